@@ -38,7 +38,7 @@ def enough():
 
 
 def small(starts=200):
-    from diffbisim.reduction.compression.descent import Search, descend
+    from diffbisim.reduction.compression.descent import DescentRun, descend
     from diffbisim.reduction.compression.starts import Target, random_model
 
     chain = db.lump(db.examples.block_chain()).chain
@@ -50,7 +50,7 @@ def small(starts=200):
         ):
             best = np.inf
             for seed in range(starts):
-                search = Search(target, random_model(target, k, np.random.default_rng(seed)), 200, np.inf)
+                search = DescentRun(target, random_model(target, k, np.random.default_rng(seed)), 200, np.inf)
                 search.begin()
                 descend(search)
                 best = min(best, search.value)

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 import diffbisim as db
-from diffbisim.processes.cells import Steps
+from diffbisim.processes.cells import TrajectorySteps
 from diffbisim.solvers import Exact
-from diffbisim.statistics.paths import Task, estimate_paths
+from diffbisim.statistics.paths import CellDistances, estimate_paths
 
 DISCOUNT, LENGTH, SPREAD, FIRST_SEED = 0.9, 20, 0.5, 70_000
 
@@ -238,8 +238,8 @@ def pooled(x: np.ndarray, y: np.ndarray, grid: float) -> tuple[float, float]:
     reach = max(np.abs(x).max(), np.abs(y).max())
     q = db.quantize(x, y, centers=np.arange(-np.ceil(reach / grid), reach / grid + 1) * grid)
     asked = {"criterion": "discounted", "weights": np.ones(x.shape[1])}
-    task = Task(q, "sqeuclidean", DISCOUNT, Exact(threads=1, reachable=True), asked, prune=0.01)
-    value = task.solve(Steps.of(x), Steps.of(y)).calibrated
+    task = CellDistances(q, "sqeuclidean", DISCOUNT, Exact(threads=1, reachable=True), asked, prune=0.01)
+    value = task.solve(TrajectorySteps.of(x), TrajectorySteps.of(y)).calibrated
     return value, time.process_time() - began
 
 

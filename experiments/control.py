@@ -39,8 +39,8 @@ from diffbisim.learning.imitate.baselines.nearest import constant, nearest
 from diffbisim.learning.imitate.baselines.segments import Segments
 from diffbisim.learning.imitate.baselines.sinkhorn import Sinkhorn
 from diffbisim.learning.imitate.baselines.survival import Indifferent
-from diffbisim.learning.imitate.control.learning import Control, ControlResult, Lesson, observed, track
-from diffbisim.learning.imitate.control.rewards import Coupling, Score, Tracking
+from diffbisim.learning.imitate.control.learning import Control, ControlResult, ImitationInputs, observed, track
+from diffbisim.learning.imitate.control.rewards import CouplingReward, EpisodeReward, TrackingReward
 from diffbisim.learning.imitate.control.tracking import Nodes
 from diffbisim.learning.imitate.control.walks import Actions, RandomAgent, Walk, demonstrations, episodes, feature_map
 from diffbisim.learning.imitate.imitation import imitate
@@ -57,16 +57,16 @@ TITLE = "Continuous observations: tracking an expert from states alone"
 CLAIM = "The paper leaves continuous states to future work."
 
 OURS, NEAREST, CONSTANT, CLONING, CLONING_2 = "tracking", "nearest state", "constant cost", "BCO", "BCO, two frames"
-PLANNED: dict[str, Callable[[Lesson], ControlResult]] = {
+PLANNED: dict[str, Callable[[ImitationInputs], ControlResult]] = {
     OURS: track,
     NEAREST: nearest,
     CONSTANT: constant,
     CLONING: bco,
     CLONING_2: partial(bco, frames=2),
 }
-REWARDS: dict[str, Callable[[Nodes, float], Score]] = {
-    "PPO, tracking": Tracking,
-    "PPO, coupling": Coupling,
+REWARDS: dict[str, Callable[[Nodes, float], EpisodeReward]] = {
+    "PPO, tracking": TrackingReward,
+    "PPO, coupling": CouplingReward,
     "PPO, nearest state": partial(Segments, length=1),
     "PPO, segments": Segments,
     "PPO, Sinkhorn": Sinkhorn,
@@ -76,7 +76,7 @@ REWARDS: dict[str, Callable[[Nodes, float], Score]] = {
 }
 
 
-def on_cells(lesson: Lesson) -> Any:
+def on_cells(lesson: ImitationInputs) -> Any:
     """Imitate with a Markov policy on cells, from whole observations."""
     return imitate(
         lesson.env, list(lesson.shown.paths), discount=lesson.discount, policy="markov", sampling=lesson.options,
@@ -152,15 +152,15 @@ class Scene:
         """The learner's environment."""
         return self.learner or self.env
 
-    def lesson(self, seed: int, options: Control | None = None) -> Lesson:
+    def lesson(self, seed: int, options: Control | None = None) -> ImitationInputs:
         make, rng, options = import_gymnasium().make, np.random.default_rng(seed), options or self.options
         env = make(self.env)
         if not self.changes and self.learner is None:
-            return Lesson.of(env, self.expert, self.features, options, DISCOUNT, rng)
+            return ImitationInputs.of(env, self.expert, self.features, options, DISCOUNT, rng)
         seen = feature_map(self.features, observed(env))
         shown = demonstrations(self.expert, env, seen, options.demonstrations, rng)
         own = changed(make(self.world), self.changes)
-        return Lesson.of(own, list(shown.paths), self.features, options, DISCOUNT, rng)
+        return ImitationInputs.of(own, list(shown.paths), self.features, options, DISCOUNT, rng)
 
 
 def changed(env: Any, changes: tuple[tuple[str, float], ...]) -> Any:

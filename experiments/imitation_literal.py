@@ -21,7 +21,7 @@ import numpy as np
 
 from diffbisim.common.checks import Floats
 from diffbisim.distances.chains import distance
-from diffbisim.learning.imitate.updates import BestResponse, Natural, Update
+from diffbisim.learning.imitate.updates import BestResponse, Natural, PolicyUpdate
 from diffbisim.plot.style import BLUE, GRAY, ORANGE, VERMILION, new_figure, plain
 from diffbisim.processes.examples import imitation_chain, soft_right_policy
 from experiments.imitators import trace
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TITLE = "Algorithm 3 as printed, with the sign corrected, and with steps"
 CLAIM = "Algorithm 3 runs reinforcement learning to convergence under the (negated) implicit reward at each outer step."
 
-RULES: dict[str, Update] = {
+RULES: dict[str, PolicyUpdate] = {
     "as printed": BestResponse(printed_sign=True),
     "best response": BestResponse(),
     "steps": Natural(),

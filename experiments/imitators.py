@@ -16,7 +16,7 @@ from diffbisim.common.checks import Floats
 from diffbisim.common.errors import InvalidData, MissingExtra, quietly
 from diffbisim.learning.imitate import baselines
 from diffbisim.learning.imitate.imitation import Request
-from diffbisim.learning.imitate.learner import Evaluation
+from diffbisim.learning.imitate.learner import PolicyEvaluation
 from diffbisim.learning.imitate.objective import PolicyObjective
 from diffbisim.learning.imitate.updates import make_update
 from diffbisim.processes.chain import Transitions
@@ -81,7 +81,7 @@ class _Watched(PolicyObjective):
         self.kept: list[Floats] = []
         self.seen: list[Floats] = []
 
-    def evaluate(self, level: float = 0.0) -> Evaluation:
+    def evaluate(self, level: float = 0.0) -> PolicyEvaluation:
         at = super().evaluate(level)
         self.kept.append(self.closest.policy)
         self.seen.append(at.policy)

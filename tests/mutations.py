@@ -35,7 +35,7 @@ from diffbisim.problems.problem import Problem
 from diffbisim.reduction.compression.result import CompressResult
 from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
-from diffbisim.solvers.exact.tracking import Tracking as Follow
+from diffbisim.solvers.exact.tracking import TrackingSolver as Follow
 
 UNSEEN = ("error", "self-loop", "uniform", "drop")
 

@@ -36,7 +36,7 @@ import scipy.sparse as sp
 import diffbisim as db
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 from diffbisim.solvers.exact import dense, transports
-from diffbisim.solvers.exact.tracking import Tracking as Follow
+from diffbisim.solvers.exact.tracking import TrackingSolver as Follow
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 

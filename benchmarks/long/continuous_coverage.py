@@ -30,7 +30,7 @@ from continuous import CASES, DISCOUNT, EQUAL, turn
 
 import diffbisim as db
 from diffbisim.processes.gaussian import LinearGaussian, euclidean_bounds, linear_gaussian_distance
-from diffbisim.statistics.paths import Basis, estimate_paths
+from diffbisim.statistics.paths import IntervalBasis, estimate_paths
 
 ALL = [*CASES, *EQUAL]
 OBSERVED = (1 - DISCOUNT) * DISCOUNT ** np.arange(21)
@@ -134,7 +134,7 @@ def harsh_one(job: tuple[int, int, int]) -> tuple[float, ...]:
             e = estimate_paths(*data, scene.cost, DISCOUNT, rng=seed, replicates=replicates, **scene.options)
         except db.InvalidData:
             return np.nan, np.nan, np.nan, low, high, -1
-    return e.value, e.lower, e.upper, low, high, list(Basis).index(e.basis)
+    return e.value, e.lower, e.upper, low, high, list(IntervalBasis).index(e.basis)
 
 
 def harsh(settings: argparse.Namespace, run: Callable[..., Any]) -> None:

@@ -38,7 +38,7 @@ from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 from diffbisim.solvers.exact import dense as full_rows
 from diffbisim.solvers.exact import evaluation, small, transports
-from diffbisim.solvers.exact.tracking import Tracking as Follow
+from diffbisim.solvers.exact.tracking import TrackingSolver as Follow
 from oracles.enclosure import centered, truth
 from oracles.entropic import entropic_truth
 from oracles.kernels import cycle

@@ -6,7 +6,7 @@ import pytest
 
 import diffbisim as db
 from diffbisim import examples
-from diffbisim.learning.imitate.environment import Model, Sampling
+from diffbisim.learning.imitate.environment import Sampling, TransitionCounts
 from diffbisim.processes.environments import as_env, first_states, from_env, rollouts, sizes
 from diffbisim.processes.planning import expected_return, optimal_policy
 
@@ -154,7 +154,7 @@ def test_sampled_environment_reaches_the_return_of_the_expert(cliff):
 
 def test_model_is_the_empirical_mdp():
     mdp = examples.imitation_chain()
-    walk, model = rollouts(as_env(mdp), mdp.uniform_policy(), 50, 3), Model(5, 4)
+    walk, model = rollouts(as_env(mdp), mdp.uniform_policy(), 50, 3), TransitionCounts(5, 4)
     model.add(walk)
     seen, hopeful = model.mdp(), model.optimistic_mdp(enough=3)
     assert hopeful.n_states == 6

@@ -8,7 +8,7 @@ import diffbisim as db
 from diffbisim import examples
 from diffbisim.learning.imitate.environment import Sampling
 from diffbisim.learning.imitate.learner import ModuleLearner, TabularLearner
-from diffbisim.learning.imitate.objective import PolicyObjective, Task
+from diffbisim.learning.imitate.objective import ImitationTask, PolicyObjective
 from diffbisim.processes.environments import as_env
 
 MDP = examples.imitation_chain()
@@ -26,7 +26,7 @@ def distance_of(module, inputs):
 
 
 def evaluation(learner):
-    return PolicyObjective(Task(EXPERT, MDP, 1.0 - np.eye(5), 0.9), learner).evaluate()
+    return PolicyObjective(ImitationTask(EXPERT, MDP, 1.0 - np.eye(5), 0.9), learner).evaluate()
 
 
 def test_gradient_in_the_parameters_is_the_finite_difference():

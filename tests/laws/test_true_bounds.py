@@ -18,7 +18,7 @@ from diffbisim.problems.problem import Coupling, Problem
 from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, Lumped, SinkhornPolicy
 from diffbisim.solvers.exact import solver as general
-from diffbisim.solvers.exact.tracking import Tracking as Follow
+from diffbisim.solvers.exact.tracking import TrackingSolver as Follow
 from diffbisim.solvers.exact.transports import Transport, Transports
 from oracles import enclosure, rational
 from oracles.adversarial import hostile

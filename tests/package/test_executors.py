@@ -50,7 +50,7 @@ class Elsewhere:
         shared, future = args[0] if args else None, Future()
         self.sent.append(getattr(shared, "pickled", None) is not None)
         if shared is not None and not self.sent[-1]:
-            shared = parallel.InFile(shared.path + ".not-here")
+            shared = parallel.InSharedFile(shared.path + ".not-here")
         try:
             future.set_result(function(shared) if args else function())
         except Exception as error:

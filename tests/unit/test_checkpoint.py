@@ -22,7 +22,7 @@ from diffbisim.io.files import remove_abandoned, replacing
 from diffbisim.learning.fit import kernels as K
 from diffbisim.learning.imitate.environment import Sampling
 from diffbisim.learning.optimize import checkpoint as module
-from diffbisim.learning.optimize.checkpoint import Checkpoint, digest
+from diffbisim.learning.optimize.checkpoint import RunCheckpoint, digest
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 
 X = db.examples.random_chain(5, 0)
@@ -71,7 +71,7 @@ def test_any_nested_state_comes_back_bit_for_bit(tmp_path):
         "arrays": [np.zeros((0, 3)), np.array(1.5), np.array([1, 2], np.int8), np.array([True, False])],
         "tensors": [torch.randn(3), torch.tensor(2), torch.randn(2, 2).to(torch.bfloat16), torch.zeros(0)],
     }
-    file = Checkpoint(tmp_path / "run.npz", "test", {})
+    file = RunCheckpoint(tmp_path / "run.npz", "test", {})
     file.write(state)
     assert same(file.read(), state)
 
@@ -82,7 +82,7 @@ def test_generators_come_back_with_what_they_draw_and_spawn(kind, tmp_path):
     made.spawn(2)
     made.random(5)
     made.integers(10, size=3, dtype=np.int32)
-    file = Checkpoint(tmp_path / "run.npz", "test", {})
+    file = RunCheckpoint(tmp_path / "run.npz", "test", {})
     file.write(made)
     back = file.read()
     assert np.array_equal(back.random(9), made.random(9))
@@ -94,7 +94,7 @@ def test_a_generator_in_a_file_is_one_of_a_table(tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr(np.random, "seed", lambda *a: called.append(a))
     path = tmp_path / "run.npz"
-    file = Checkpoint(path, "test", {})
+    file = RunCheckpoint(path, "test", {})
     file.write(np.random.default_rng(0))
     with np.load(path) as held:
         arrays = dict(held)
@@ -108,7 +108,7 @@ def test_a_generator_in_a_file_is_one_of_a_table(tmp_path, monkeypatch):
 
 def test_what_cannot_be_held_is_named(tmp_path):
     with pytest.raises(db.InvalidData, match=r"state\.a\.1, a object"):
-        Checkpoint(tmp_path / "run.npz", "test", {}).write({"a": [1, object()]})
+        RunCheckpoint(tmp_path / "run.npz", "test", {}).write({"a": [1, object()]})
 
 
 P = np.array([[0.5, 0.5], [0.25, 0.75]])

@@ -467,7 +467,7 @@ def test_prospects_of_moves_are_first_order_changes():
     """The gradient times the change of the averaged kernel, computed by averaging over the new classes."""
     X, labels = db.examples.random_sparse_chain(9, 3, 1), np.arange(9) % 3
     target = Target(X, 0.8, rewards=X.rewards)
-    search = descent.Search(target, averaged(target, labels, 3), 10, np.inf)
+    search = descent.DescentRun(target, averaged(target, labels, 3), 10, np.inf)
     search.begin()
     found, U = descent.prospects(search, labels), search.result.values
     G = search.result.gradient.transition_y

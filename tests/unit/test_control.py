@@ -17,8 +17,8 @@ from diffbisim.learning.imitate.baselines.survival import Indifferent
 from diffbisim.learning.imitate.control import Control
 from diffbisim.learning.imitate.control.cells import blur, chain_on, expert_chain, gaps, longest, table
 from diffbisim.learning.imitate.control.dynamics import LOGISTIC_RIDGE, ForwardModel, Logistic, Ridge, Step
-from diffbisim.learning.imitate.control.learning import Lesson
-from diffbisim.learning.imitate.control.rewards import Coupling, Tracking, ending
+from diffbisim.learning.imitate.control.learning import ImitationInputs
+from diffbisim.learning.imitate.control.rewards import CouplingReward, TrackingReward, ending
 from diffbisim.learning.imitate.control.tracking import Interpolation, Nodes, PlanTracker, TableTracker, prices
 from diffbisim.learning.imitate.control.walks import (
     Actions,
@@ -83,7 +83,7 @@ def line_nodes(ended=False):
 
 def lesson(env, options=None, expert=climb, features=(0,), discount=0.9):
     options = options or Control(steps=300, rounds=2, cells=80, demonstrations=2)
-    return Lesson.of(env, expert, features, options, discount, np.random.default_rng(0))
+    return ImitationInputs.of(env, expert, features, options, discount, np.random.default_rng(0))
 
 
 # --- walks ---------------------------------------------------------------------------------------------------------
@@ -442,8 +442,8 @@ def test_ending_is_no_way_out():
 def test_far_is_far_enough():
     """The distance that is paid is bounded; the node is chosen by the distance itself."""
     nodes = line_nodes()
-    assert watch(Tracking(nodes, 0.9), nodes.points[:3] + 50.0) == [-2.0, -2.0]
-    shifting = Tracking(nodes, 0.9, shift=3)
+    assert watch(TrackingReward(nodes, 0.9), nodes.points[:3] + 50.0) == [-2.0, -2.0]
+    shifting = TrackingReward(nodes, 0.9, shift=3)
     assert watch(shifting, nodes.points[:2] + 3.0) == [-2.0]
     assert shifting.node == 4  # three beyond the clock
 
@@ -501,7 +501,7 @@ def test_an_adversary_tells_the_direction():
 def test_the_reward_of_the_coupling_is_an_advantage_on_cells():
     """Centered under the learner's own steps, of size one, and the expert's step is worth more than standing still."""
     rng, nodes = np.random.default_rng(0), line_nodes(ended=True)
-    score = Coupling(nodes, 0.9, every=60, n_cells=11)
+    score = CouplingReward(nodes, 0.9, every=60, n_cells=11)
     steps = rng.choice([0.0, 0.1], (7, 9), p=[0.7, 0.3])
     idle = [np.append(0.0, np.cumsum(row))[:, None] / nodes.scale for row in steps]
     for path in idle:
@@ -522,7 +522,7 @@ def test_scores_without_an_expert():
     assert watch(Indifferent(-1.0, -1.0), path) == [-1.0] * 3
 
 
-@pytest.mark.parametrize("score", [Tracking, Sinkhorn])
+@pytest.mark.parametrize("score", [TrackingReward, Sinkhorn])
 def test_smoke_ppo_makes_the_steps_it_is_given(score):
     env = Line(goal=0.95, limit=20)
     given = lesson(env, Control(steps=60, demonstrations=2))

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chi2_contingency, multivariate_hypergeom
 
 import diffbisim as db
-from diffbisim.solvers.causes import Cells, row_distances
+from diffbisim.solvers.causes import RowCells, row_distances
 from diffbisim.statistics import permutation as evidence
 from diffbisim.statistics.estimation import stratum_numbers
 from diffbisim.statistics.permutation import (
@@ -315,7 +315,7 @@ def test_clicks_that_are_bought_more_often_are_found():
 
 def test_memory_grows_with_the_draws_not_with_their_square():
     """6,000 rows against their own counterparts, not 36 million pairs of them."""
-    table, cells = np.array([[0.0, 1.0], [1.0, 0.0]]), Cells.of(np.repeat(np.arange(3), 2), np.tile(np.arange(2), 3))
+    table, cells = np.array([[0.0, 1.0], [1.0, 0.0]]), RowCells.of(np.repeat(np.arange(3), 2), np.tile(np.arange(2), 3))
     moved = np.random.default_rng(0).random((2000, 3, 1))
     difference = np.concatenate([moved, -moved], axis=2).reshape(2000, 6)
     tracemalloc.start()

@@ -7,7 +7,7 @@ import diffbisim as db
 from diffbisim.problems.problem import Problem
 from diffbisim.results.saving import result_from_arrays
 from diffbisim.solvers import Exact
-from diffbisim.solvers.exact.tracking import Tracking as Follow
+from diffbisim.solvers.exact.tracking import TrackingSolver as Follow
 
 N_X, N_Y, DISCOUNT = 8, 4, 0.9
 COST = np.random.default_rng(7).random((N_X, N_Y))

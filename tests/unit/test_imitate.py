@@ -14,7 +14,7 @@ from diffbisim import examples
 from diffbisim.learning.imitate import objective
 from diffbisim.learning.imitate.environment import Sampling
 from diffbisim.learning.imitate.expert import standard_error
-from diffbisim.learning.imitate.updates import Update
+from diffbisim.learning.imitate.updates import PolicyUpdate
 from diffbisim.learning.optimize.steps import Bundle, Cut, least_distance
 from diffbisim.processes.environments import as_env
 from diffbisim.solvers import Exact
@@ -236,7 +236,7 @@ def test_a_name_of_a_solver_is_its_object():
 
 
 def test_an_update_of_ones_own_is_an_update():
-    class Stay(Update):
+    class Stay(PolicyUpdate):
         def step(self, walk, at):
             return 0.0
 

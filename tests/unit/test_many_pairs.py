@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim.common.progress import TimeLeft
-from diffbisim.results.base import Row
+from diffbisim.results.base import HistoryRow
 from diffbisim.solvers import Exact
 from diffbisim.solvers.base import Check, Limits, iterate
 from diffbisim.solvers.exact import evaluation, small, transports
@@ -166,7 +166,7 @@ class Slow:
         return True
 
     def check(self, iteration):
-        return Check(Row({"value": 0.0, "lower": 0.0, "upper": 1.0}), 1.0, 0.0)
+        return Check(HistoryRow({"value": 0.0, "lower": 0.0, "upper": 1.0}), 1.0, 0.0)
 
     def evaluate(self):
         pass

@@ -5,7 +5,7 @@ import pytest
 
 import diffbisim as db
 from diffbisim.common.errors import InvalidArgument, InvalidData
-from diffbisim.processes.cells import Steps, _nearest_steps, local_laws
+from diffbisim.processes.cells import TrajectorySteps, _nearest_steps, local_laws
 
 
 def cloud(n, T, d, seed, width=1.0):
@@ -63,7 +63,7 @@ def test_local_laws_of_a_linear_map_are_exact():
     rng = np.random.default_rng(6)
     A, b = rng.normal(size=(2, 2)), rng.normal(size=2)
     now = rng.normal(size=(200, 2))
-    steps = Steps(now, now @ A.T + b, now[:1], np.zeros(200, dtype=np.int64))
+    steps = TrajectorySteps(now, now @ A.T + b, now[:1], np.zeros(200, dtype=np.int64))
     centers = 2 * rng.normal(size=(7, 2))
     laws = local_laws(centers, np.array([1.0, 3.0]), steps, lambda points: np.zeros(len(points), dtype=bool))
     expected = np.broadcast_to((centers @ A.T + b)[:, None], laws.points.shape)
@@ -74,7 +74,7 @@ def test_local_laws_of_a_linear_map_are_exact():
 def test_the_nearest_steps_on_the_line_are_those_of_a_search():
     rng = np.random.default_rng(7)
     points, centers = rng.normal(size=(60, 1)), np.append(3 * rng.normal(size=8), rng.normal())[:, None]
-    steps = Steps(points, 2 * points, points[:1], np.zeros(60, dtype=np.int64))
+    steps = TrajectorySteps(points, 2 * points, points[:1], np.zeros(60, dtype=np.int64))
     for m in (1, 15, 60):
         now, after = _nearest_steps(steps, np.ones(1), centers, m)
         expected = np.sort((points - centers[:, 0]) ** 2, axis=0)[:m].T

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import diffbisim as db
 from diffbisim.problems.problem import Problem
 from diffbisim.solvers import Exact, Lumped, SinkhornPolicy, Somcot
-from diffbisim.solvers.exact.tracking import Tracking as Follow
+from diffbisim.solvers.exact.tracking import TrackingSolver as Follow
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffbisim.ConvergenceWarning")
 

@@ -6,8 +6,8 @@ The rows of a kernel P sum to one up to rounding in its dtype. The bridges compu
 
 which is defined for every positive table close to a stochastic matrix; its derivative is the centered gradient of
 gradient.py divided by the row sums. Initial distributions are treated in the same way. A kernel is a dense array or the
-stored entries of a sparse one, ``Entries(data, rows, columns, n)``; its derivative has the same layout. The kernels of
-all steps of a timed chain, and costs per time, are passed through the graph as one flat array (see :func:`pieces`).
+stored entries of a sparse one, ``KernelEntries(data, rows, columns, n)``; its derivative has the same layout. The
+kernels of all steps of a timed chain, and costs per time, are passed through the graph as one flat array (see :func:`pieces`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +110,7 @@ def batched(given: Mapping[str, Any]) -> tuple[str, ...]:
     return names
 
 
-class Entries(NamedTuple):
+class KernelEntries(NamedTuple):
     """The stored entries of a sparse kernel; they may be zero, but positions must be distinct."""
 
     data: Floats
@@ -119,13 +119,13 @@ class Entries(NamedTuple):
     n: int
 
 
-class Steps(NamedTuple):
+class KernelSequence(NamedTuple):
     """Dense kernels (n_t, n_{t+1}), one per step."""
 
     kernels: list[Floats]
 
 
-Kernel = Floats | Entries | Steps
+Kernel = Floats | KernelEntries | KernelSequence
 Shapes = list[tuple[int, int]]  # of kernels or costs that are concatenated in a flat array
 
 
@@ -156,9 +156,9 @@ def needs_table(cost: Any) -> None:
         )
 
 
-def row_sums(kernel: Floats | Entries, name: str) -> Floats:
+def row_sums(kernel: Floats | KernelEntries, name: str) -> Floats:
     """Return the row sums (n,), which must be close to one."""
-    if isinstance(kernel, Entries):
+    if isinstance(kernel, KernelEntries):
         sums = np.asarray(np.bincount(kernel.rows, kernel.data, kernel.n), dtype=np.float64)
     else:
         if kernel.ndim != 2 or kernel.shape[0] != kernel.shape[1]:
@@ -185,11 +185,11 @@ def make_chain(kernel: Kernel, initial: Any, name: str) -> Any:
     start = np.asarray(initial)
     if start.ndim == 1 and abs(float(start.sum()) - 1.0) <= LOOSE:
         initial = np.asarray(start, dtype=np.float64) / float(start.sum())
-    if isinstance(kernel, Steps):
+    if isinstance(kernel, KernelSequence):
         rows = [near_one(P.sum(axis=1), f"{name}[{t}]") for t, P in enumerate(kernel.kernels)]
         return TimedChain([P / r[:, None] for P, r in zip(kernel.kernels, rows, strict=True)], initial=initial)
     sums = row_sums(kernel, name)
-    if isinstance(kernel, Entries):
+    if isinstance(kernel, KernelEntries):
         data = kernel.data / sums[kernel.rows]
         P = sparse.csr_array((data, (kernel.rows, kernel.columns)), shape=(kernel.n, kernel.n))
         return MarkovChain(P, initial=initial)
@@ -265,10 +265,10 @@ def _with_lag(chain: Any, other: Any) -> Any:
 def kernel_derivative(result: DistanceResult, side: str, kernel: Kernel) -> Floats:
     """Return ``∂d/∂P`` for side "x" or "y" in the layout of the kernel."""
     G: Any = getattr(result.gradient, f"transition_{side}")
-    if isinstance(kernel, Steps):
+    if isinstance(kernel, KernelSequence):
         parts = zip(map(dense, G), kernel.kernels, strict=True)
         return np.concatenate([(part / P.sum(axis=1, keepdims=True)).ravel() for part, P in parts])
-    if not isinstance(kernel, Entries):
+    if not isinstance(kernel, KernelEntries):
         return np.asarray(dense(G) / kernel.sum(axis=1, keepdims=True))
     if (kernel.data == 0.0).any() and result.coupling.complete:  # stored zeros need the derivatives off the support
         G = kernel_gradients(result.coupling, result.occupancy, everywhere=True)["xy".index(side)]
@@ -276,7 +276,7 @@ def kernel_derivative(result: DistanceResult, side: str, kernel: Kernel) -> Floa
     return np.asarray(picked / row_sums(kernel, "P")[kernel.rows])
 
 
-def _picked(G: sparse.csr_array, kernel: Entries) -> Floats:
+def _picked(G: sparse.csr_array, kernel: KernelEntries) -> Floats:
     """Return the entries of a CSR matrix at the stored positions; zero where it has none."""
     source = np.repeat(np.arange(kernel.n), np.diff(G.indptr))
     have, want = source * kernel.n + G.indices, kernel.rows * kernel.n + kernel.columns

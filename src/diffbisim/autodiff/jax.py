@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.autodiff import bridge as _bridge
-from diffbisim.autodiff.bridge import Entries, Kernel, Settings, Steps
+from diffbisim.autodiff.bridge import Kernel, KernelEntries, KernelSequence, Settings
 from diffbisim.common.errors import DiffbisimError, InvalidArgument, InvalidChain, MissingExtra
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.timed import TimedChain
@@ -182,11 +182,11 @@ def _derivatives(shapes: dict[str, _bridge.Shapes], result: DistanceResult, part
 def _kernel(parts: Parts, side: str, shapes: dict[str, _bridge.Shapes]) -> Kernel:
     values = np.asarray(parts[side], dtype=np.float64)
     if side in shapes:
-        return Steps(_bridge.pieces(values, shapes[side]))
+        return KernelSequence(_bridge.pieces(values, shapes[side]))
     if f"places_{side}" not in parts:
         return values
     rows, columns = np.asarray(parts[f"places_{side}"]).T.astype(np.int64)
-    return Entries(values, rows, columns, len(np.asarray(parts[f"start_{side}"])))
+    return KernelEntries(values, rows, columns, len(np.asarray(parts[f"start_{side}"])))
 
 
 def _start(parts: Parts, side: str) -> Any:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffbisim.autodiff import bridge as _bridge
-from diffbisim.autodiff.bridge import Entries, Kernel, Settings, Steps
+from diffbisim.autodiff.bridge import Kernel, KernelEntries, KernelSequence, Settings
 from diffbisim.common.errors import InvalidArgument, MissingExtra
 from diffbisim.common.parallel import tasks
 from diffbisim.processes.chain import MarkovChain
@@ -142,10 +142,10 @@ class _Side(NamedTuple):
 
     def kernel(self, values: Any) -> Kernel | None:
         if self.shapes is not None:
-            return Steps(_bridge.pieces(np.asarray(values), self.shapes))
+            return KernelSequence(_bridge.pieces(np.asarray(values), self.shapes))
         if values is None or self.places is None:
             return None if values is None else np.asarray(values)
-        return Entries(values, *self.places)
+        return KernelEntries(values, *self.places)
 
     def chain(self, kernel: Kernel | None, start: Any) -> Any:
         if kernel is None:

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 
 from diffbisim.common.errors import DiffbisimError, InvalidArgument, MissingExtra, warn
 from diffbisim.common.progress import Progress, tracking
-from diffbisim.common.stopping import Ends, TimeUp, current_ends, ending_by, stop_flag
+from diffbisim.common.stopping import StopConditions, TimeUp, current_ends, ending_by, stop_flag
 from diffbisim.common.stopping import engine_run as engine_run
 from diffbisim.common.stopping import until as until
 from diffbisim.problems.problem import available_threads
@@ -108,9 +108,9 @@ def _workers(executor: Executor, shared: Any) -> Iterator[Callable[[Work, Mappin
         with ThreadPoolExecutor(available_threads()) as threads, _workers(threads, shared) as hire:
             yield hire
     elif isinstance(executor, ThreadPoolExecutor):
-        ends = Ends(np.zeros(1, np.bool_), current_ends().deadline)
+        ends = StopConditions(np.zeros(1, np.bool_), current_ends().deadline)
         try:
-            yield partial(_submitted, executor, Here(shared, ends))
+            yield partial(_submitted, executor, InMemory(shared, ends))
         except BaseException:
             ends.stop[0] = True  # tasks that have begun end, too
             raise
@@ -120,7 +120,7 @@ def _workers(executor: Executor, shared: Any) -> Iterator[Callable[[Work, Mappin
     elif hasattr(executor, "get_executor"):  # a Dask Client, which is not an Executor itself
 
         def hire(work: Work, left: Mapping[int, Any]) -> Done:
-            sent = broadcast(executor, [Here(shared)])  # again, since lost workers may have had the last copy
+            sent = broadcast(executor, [InMemory(shared)])  # again, since lost workers may have had the last copy
             return _submitted(executor.get_executor(pure=False), sent[0], work, left, partial(is_lost, executor, sent))
 
         yield hire
@@ -219,18 +219,18 @@ class SharedFileMissing(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Here:
+class InMemory:
     """Shared data that are passed as they are; to threads of this process together with what ends their work."""
 
     what: Any
-    ends: "Ends | None" = None
+    ends: "StopConditions | None" = None
 
     def fetch(self) -> Any:
         return self.what
 
 
 @dataclass(frozen=True, eq=False)
-class InFile:
+class InSharedFile:
     """Shared data in a file that each process reads once, or as bytes for workers without access to the file."""
 
     path: str
@@ -256,7 +256,7 @@ class _Pool:
 
     def __init__(self, executor: Any, shared: Any) -> None:
         self.executor, self.used, self.own = executor, False, ExitStack()
-        self.shared: Here | InFile = Here(shared)
+        self.shared: InMemory | InSharedFile = InMemory(shared)
 
     def __enter__(self) -> "_Pool":
         with suppress(Exception):  # data that cannot be pickled are sent with every task by the executor
@@ -265,7 +265,7 @@ class _Pool:
             self.own.callback(os.unlink, path)
             with open(file, "wb") as opened:
                 opened.write(self.pickled)
-            self.shared = InFile(path)
+            self.shared = InSharedFile(path)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -292,8 +292,8 @@ class _Pool:
                 ))  # fmt: skip
                 warn(f"a process of the executor died; new ones take over the {lost} tasks left", RuntimeWarning, 6)
                 return
-        if isinstance(self.shared, InFile):
-            self.shared = InFile(self.shared.path, self.pickled)
+        if isinstance(self.shared, InSharedFile):
+            self.shared = InSharedFile(self.shared.path, self.pickled)
 
 
 def _by_joblib(shared: Any, work: Work, left: Mapping[int, Any]) -> Done:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 SHARE = 200_000.0
 
 
-class Ends(NamedTuple):
+class StopConditions(NamedTuple):
     """What ends the work of a thread."""
 
     stop: NDArray[np.bool_]  # (1,) set by another thread
@@ -27,14 +27,14 @@ class Ends(NamedTuple):
 _here = threading.local()
 
 
-def current_ends() -> Ends:
+def current_ends() -> StopConditions:
     """Return what ends the work of this thread."""
-    ends: Ends | None = getattr(_here, "ends", None)
-    return Ends(np.zeros(1, np.bool_), float("inf")) if ends is None else ends
+    ends: StopConditions | None = getattr(_here, "ends", None)
+    return StopConditions(np.zeros(1, np.bool_), float("inf")) if ends is None else ends
 
 
 @contextmanager
-def ending_by(ends: Ends) -> Iterator[None]:
+def ending_by(ends: StopConditions) -> Iterator[None]:
     """Let the work of this thread in the block end by this."""
     before = getattr(_here, "ends", None)
     _here.ends = ends
@@ -94,7 +94,7 @@ def until(deadline: float) -> Iterator[None]:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        with ending_by(Ends(stop, min(deadline, outer_deadline))):
+        with ending_by(StopConditions(stop, min(deadline, outer_deadline))):
             yield
     except TimeoutError:  # the engine's deadline
         raise TimeUp from None

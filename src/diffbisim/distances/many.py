@@ -86,7 +86,7 @@ def pairwise(
     symmetric = isinstance(cost, str) and cost in SYMMETRIC
     n = len(chains)
     cells = np.argwhere(np.triu(np.ones((n, n), bool), 1) if symmetric else np.ones((n, n), bool))
-    shared = Shared.of(chains, question, cost, discount, chosen)
+    shared = SharedProblems.of(chains, question, cost, discount, chosen)
     value, converged = _all_distances(shared, cells, executor, progress)
     matrix = np.zeros((n, n))
     matrix[tuple(cells.T)] = value
@@ -102,7 +102,7 @@ def pairwise(
     return matrix
 
 
-class Shared(NamedTuple):
+class SharedProblems(NamedTuple):
     """The data that all tasks share."""
 
     chains: list[Any]
@@ -113,14 +113,14 @@ class Shared(NamedTuple):
     solver: Any
 
     @classmethod
-    def of(cls, chains: list[Any], question: Question, cost: Any, discount: float, solver: Any) -> "Shared":
+    def of(cls, chains: list[Any], question: Question, cost: Any, discount: float, solver: Any) -> "SharedProblems":
         from diffbisim.solvers.exact.small import ChainList, is_ordinary
 
         small = question.is_usual and is_ordinary(solver) and all(isinstance(chain, MarkovChain) for chain in chains)
         return cls(chains, ChainList.of(chains) if small else None, question, cost, discount, solver)
 
 
-def _all_distances(shared: Shared, cells: Integers, executor: Executor, progress: Progress) -> Array:
+def _all_distances(shared: SharedProblems, cells: Integers, executor: Executor, progress: Progress) -> Array:
     """Return B distances and whether each is within tol, (2, B)."""
     found: Array = np.zeros((2, len(cells)))
     with tracking(progress, len(cells), "distances") as advance:
@@ -136,7 +136,7 @@ def _all_distances(shared: Shared, cells: Integers, executor: Executor, progress
     return found
 
 
-def _solve_small(shared: Shared, cells: Integers, found: Array, advance: Callable[[int], None]) -> Integers:
+def _solve_small(shared: SharedProblems, cells: Integers, found: Array, advance: Callable[[int], None]) -> Integers:
     """Solve small problems with all threads; returns the numbers of those that are left."""
     left = []
     for lo in range(0, len(cells), AT_ONCE):
@@ -147,7 +147,7 @@ def _solve_small(shared: Shared, cells: Integers, found: Array, advance: Callabl
     return np.concatenate([np.empty(0, np.int64), *left])
 
 
-def _distances(shared: Shared, cells: Integers) -> Array:
+def _distances(shared: SharedProblems, cells: Integers) -> Array:
     """Compute B distances and whether each is within tol, (2, B); runs in a worker."""
     value, converged = np.full(len(cells), np.nan), np.zeros(len(cells), bool)
     if shared.joined is not None:
@@ -159,7 +159,7 @@ def _distances(shared: Shared, cells: Integers) -> Array:
     return np.stack([value, converged])
 
 
-def _many(shared: Shared, cells: Integers, threads: int) -> tuple[Array, NDArray[np.bool_]]:
+def _many(shared: SharedProblems, cells: Integers, threads: int) -> tuple[Array, NDArray[np.bool_]]:
     """Solve small problems in one call of the engine; returns values, and which of them were solved."""
     from diffbisim.solvers.exact.small import solve_many
 

@@ -21,7 +21,7 @@ import numpy as np
 from diffbisim.common.errors import InvalidArgument, InvalidData, MissingExtra, warn_of_input
 from diffbisim.io import limits
 from diffbisim.io.files import broken, extension, naming, open_bytes, open_file, open_text
-from diffbisim.io.tables import Rows, csv_line, csv_rows
+from diffbisim.io.tables import CsvRows, csv_line, csv_rows
 from diffbisim.processes.chain import Transitions
 from diffbisim.processes.events import CodeBook, Coded, Times, is_episode, join_times, parse_times
 
@@ -99,7 +99,7 @@ def _read_csv(path: Path, names: set[Any], time: Any) -> dict[Any, Any]:
     return found if time is None else found | {time: times.done()}
 
 
-def _place(rows: Rows, name: Any) -> int:
+def _place(rows: CsvRows, name: Any) -> int:
     wanted = str(name).strip().lower()
     if wanted not in rows.names:
         text = rows.delimiter.join(rows.names)

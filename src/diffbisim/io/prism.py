@@ -77,7 +77,7 @@ def read_model(path: str | Path, *, rewards: Any = None, unseen: Any = "error") 
     return (_mdp if model.several else _chain)(model, None, rewards, unseen)
 
 
-def _chain(model: Model, initial: Any, rewards: Any, unseen: Any) -> MarkovChain:
+def _chain(model: TransitionColumns, initial: Any, rewards: Any, unseen: Any) -> MarkovChain:
     path, n = model.table.path, model.n
     unseen = "error" if unseen == "repeat" else unseen  # a chain has no other choice to repeat
     propositions = _propositions(path, n)
@@ -101,7 +101,7 @@ def read_mdp(path: str | Path, *, initial: Any = None, rewards: Any = None, unse
     return _mdp(model, initial, rewards, unseen)
 
 
-def _mdp(model: Model, initial: Any, rewards: Any, unseen: Any) -> MDP:
+def _mdp(model: TransitionColumns, initial: Any, rewards: Any, unseen: Any) -> MDP:
     table, n, i, j, p = model.table, model.n, model.source, model.target, model.probability
     path, a = table.path, np.zeros_like(i) if model.choice is None else model.choice
     if model.n_actions > limits.CHOICES:
@@ -316,7 +316,7 @@ def _labels(path: Path, n: int, propositions: dict[str, Integers]) -> list[Hasha
     return [names[k] for k in range(n)] if len(names) == n else None
 
 
-def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any, labels: Any) -> Any:
+def _rewards(model: TransitionColumns, propositions: dict[str, Integers], rewards: Any, labels: Any) -> Any:
     """Return the given rewards, else those of the selected structure or proposition, or of the only structure."""
     chosen = isinstance(rewards, (str, int)) and not isinstance(rewards, bool)
     if rewards is not None and not chosen:
@@ -348,7 +348,7 @@ def _rewards(model: Model, propositions: dict[str, Integers], rewards: Any, labe
     return paid
 
 
-def _expected(model: Model, structure: RewardFiles) -> Floats:
+def _expected(model: TransitionColumns, structure: RewardFiles) -> Floats:
     """Return r(i) + Σ_j P(i,j) r(i,j), (n,), or (n, n_actions) for an MDP with transition rewards."""
     path, n = model.table.path, model.n
     r = np.zeros(n)
@@ -370,7 +370,7 @@ def _expected(model: Model, structure: RewardFiles) -> Floats:
     return each if model.n_actions > 1 else each[:, 0]
 
 
-def _transition_rewards(model: Model, file: Path) -> tuple[Integers, Integers, Floats]:
+def _transition_rewards(model: TransitionColumns, file: Path) -> tuple[Integers, Integers, Floats]:
     """Read the rows (choice · n + source), targets and rewards of a file of transition rewards."""
     short, long = ("source", "target", "reward"), ("source", "choice", "target", "reward")
     if model.storm:
@@ -431,7 +431,7 @@ def write_prism(chain: MarkovChain, path: str | Path) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class TransitionColumns:
     """The transitions of a .tra file as columns (m,)."""
 
     table: Table
@@ -457,7 +457,7 @@ class Model:
         return self.source if self.choice is None else self.choice * self.n + self.source
 
 
-def _read_transitions(path: Path) -> Model:
+def _read_transitions(path: Path) -> TransitionColumns:
     """Read a .tra file and check it against its header."""
     lines = _read_lines(path)
     word = lines.texts[0].lower()
@@ -476,7 +476,7 @@ def _read_transitions(path: Path) -> Model:
     choice = table.integers("choice") if "choice" in table.columns else None
     if choice is not None and (choice < 0).any():
         table.fault(int((choice < 0).argmax()), "choice must be non-negative")
-    return Model(table, n, source, target, table.floats("probability"), choice, storm)
+    return TransitionColumns(table, n, source, target, table.floats("probability"), choice, storm)
 
 
 class Lines(NamedTuple):

@@ -135,7 +135,7 @@ def read_columns(path: Path) -> Table:
 
 
 @dataclass(frozen=True)
-class Rows:
+class CsvRows:
     """The non-blank rows of an open CSV file, after its header."""
 
     path: Path
@@ -157,7 +157,7 @@ class Rows:
             chunk = list(islice(self.rows, CHUNK))
 
 
-def csv_rows(path: Path, file: IO[str]) -> Rows:
+def csv_rows(path: Path, file: IO[str]) -> CsvRows:
     """Read the header, and prepare to read the rows."""
     first = file.readline()
     delimiter = "\t" if extension(path) == ".tsv" else max(DELIMITERS, key=first.count)
@@ -178,7 +178,7 @@ def csv_rows(path: Path, file: IO[str]) -> Rows:
         raise broken(path, 1, "", "the file is empty; it needs a header line")
     if len(set(names)) < len(names):
         raise broken(path, 1, delimiter.join(names), "two columns have the same name")
-    return Rows(path, names, delimiter, found)
+    return CsvRows(path, names, delimiter, found)
 
 
 def csv_line(path: Path, k: int) -> int:

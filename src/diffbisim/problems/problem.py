@@ -242,7 +242,7 @@ def physical_memory() -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class StartCoupling:
     """The optimal coupling of the two initial distributions, and its potentials (for cost ``U``)."""
 
     plan: sparse.coo_array  # (n_X, n_Y)
@@ -282,7 +282,7 @@ class Coupling(ABC):
 
     @property
     @abstractmethod
-    def start(self) -> Start:
+    def start(self) -> StartCoupling:
         """The coupling of the initial distributions."""
 
     @abstractmethod

@@ -47,7 +47,7 @@ TERMINAL_SHARE = 8
 MOST_CELLS = 200
 
 
-class Steps(NamedTuple):
+class TrajectorySteps(NamedTuple):
     """The concatenated steps of n trajectories, and their first points."""
 
     now: Floats  # (m, d)
@@ -56,7 +56,7 @@ class Steps(NamedTuple):
     trajectory: Integers  # (m,) trajectory of each step, in 0 … n-1
 
     @classmethod
-    def of(cls, paths: Sequence[Floats] | Floats) -> Steps:
+    def of(cls, paths: Sequence[Floats] | Floats) -> TrajectorySteps:
         """Create from a list of (T, d) arrays or one (n, T, d) array."""
         if isinstance(paths, np.ndarray):
             n, T, d = paths.shape
@@ -161,11 +161,11 @@ class Cells:
         self._check_range(_stacked(paths))
         return self.smoothed(self.steps(paths), prune)
 
-    def steps(self, paths: Any) -> Steps:
+    def steps(self, paths: Any) -> TrajectorySteps:
         """Return the steps of validated trajectories, up to the first terminal point of each."""
-        return Steps.of(cut(paths, self.terminal))
+        return TrajectorySteps.of(cut(paths, self.terminal))
 
-    def smoothed(self, steps: Steps, prune: float = 0.0) -> MarkovChain:
+    def smoothed(self, steps: TrajectorySteps, prune: float = 0.0) -> MarkovChain:
         """Return the chain with local-linear rows, estimated from validated steps."""
         if not 0.0 <= as_number(prune) < 1.0:
             raise InvalidArgument(f"prune is {prune!r}; give a fraction below 1, such as 0.001")
@@ -338,7 +338,7 @@ class LocalLaws(NamedTuple):
     ends: Any  # (k, m) booleans, which successors are terminal
 
 
-def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Floats], Any]) -> LocalLaws:
+def local_laws(centers: Floats, scale: Floats, steps: TrajectorySteps, ends: Callable[[Floats], Any]) -> LocalLaws:
     """Estimate the transition distribution at each of k points from nearby steps, moved by the local slope.
 
     z (k, m, d) are the starting points of the nearby steps relative to the center, and w (k, m) Epanechnikov weights.
@@ -358,7 +358,7 @@ def local_laws(centers: Floats, scale: Floats, steps: Steps, ends: Callable[[Flo
     return LocalLaws(moved, w, ends(after.reshape(-1, d)).reshape(w.shape))
 
 
-def _nearest_steps(steps: Steps, scale: Floats, centers: Floats, m: int) -> tuple[Floats, Floats]:
+def _nearest_steps(steps: TrajectorySteps, scale: Floats, centers: Floats, m: int) -> tuple[Floats, Floats]:
     """Return the starts and the successors, (k, m, d) each, of the m steps that start nearest to each of k centers."""
     if centers.shape[1] == 1:  # on the line they are consecutive
         order = np.argsort(steps.now[:, 0])

@@ -84,7 +84,7 @@ from diffbisim.common.names import (
 )
 from diffbisim.io import limits
 from diffbisim.processes.counting import (
-    Pairs,
+    WeightedPairs,
     by_index_of,
     check_weights,
     concatenate_steps,
@@ -100,7 +100,7 @@ from diffbisim.processes.events import END, EVENT, Coded, coded, report_interval
 from diffbisim.processes.explicit import ExplicitModel
 from diffbisim.processes.recognize import ChainParts, recognize
 from diffbisim.processes.stochastic import (
-    Classes,
+    CommunicatingClasses,
     Successors,
     as_generator,
     communicating_classes,
@@ -340,7 +340,7 @@ class MarkovChain:
     # --- structure -----------------------------------------------------------------------------------------
 
     @cached_property
-    def _classes(self) -> Classes:
+    def _classes(self) -> CommunicatingClasses:
         return communicating_classes(self.successors)
 
     @cached_property
@@ -893,14 +893,14 @@ class Transitions:
         """Return the label of state k, or k itself if there are no labels."""
         return k if self.labels is None else self.labels[k]
 
-    def _pairs(self) -> Pairs:
+    def _pairs(self) -> WeightedPairs:
         """Return sources, targets and weights of the transitions with positive weight."""
         if self.end_state is not None:
             i, j = (np.append(part, self.end_state) for part in (self.states, self.next_states))
             w = None if self.weights is None else np.append(self.weights, 1.0)
             return replace(self, states=i, next_states=j, weights=w, end=None)._pairs()
         if self.weights is None:
-            return Pairs(self.states, self.next_states, np.ones(len(self)))
+            return WeightedPairs(self.states, self.next_states, np.ones(len(self)))
         positive = self.weights > 0.0
         i, j, w = self.states[positive], self.next_states[positive], self.weights[positive]
         lost = np.setdiff1d(self.states, i)
@@ -909,7 +909,7 @@ class Transitions:
                 f"weights: every transition out of state {self.name(int(lost[0]))!r} has weight 0; "
                 "give one a positive weight or remove these transitions"
             )
-        return Pairs(i, j, w / w.max() if w.max(initial=0.0) > HUGE else w)
+        return WeightedPairs(i, j, w / w.max() if w.max(initial=0.0) > HUGE else w)
 
     def _default_start(self, kept: Integers | None = None) -> Floats:
         """Return the distribution of the episodes' first states; without episodes, the first state seen (and kept)."""

@@ -47,7 +47,7 @@ MOST_FILLED = 4 * 10**6  # maximum number of entries that unseen="uniform" may a
 SHOWN = 5  # states listed in a message
 
 
-class Pairs(NamedTuple):
+class WeightedPairs(NamedTuple):
     """Weighted transitions: sources, targets and positive weights, each (m,)."""
 
     i: Integers
@@ -309,7 +309,7 @@ def check_weights(weights: Any, m: int, per: str) -> Floats | None:
 # --- counting -----------------------------------------------------------------------------------------------------
 
 
-def empirical_kernel(pairs: Pairs, n: int, sparse: bool | None) -> Matrix:
+def empirical_kernel(pairs: WeightedPairs, n: int, sparse: bool | None) -> Matrix:
     """Return the row-normalized sums of weights, (n, n): CSR if requested or much smaller, else dense."""
     i, j, w = pairs
     counts = sp.csr_array((w, (i, j)), shape=(n, n))
@@ -322,7 +322,7 @@ def empirical_kernel(pairs: Pairs, n: int, sparse: bool | None) -> Matrix:
     return counts if sparse else counts.toarray()
 
 
-def fill_unseen(pairs: Pairs, n: int, unseen: str, name: Callable[[int], Hashable]) -> Pairs:
+def fill_unseen(pairs: WeightedPairs, n: int, unseen: str, name: Callable[[int], Hashable]) -> WeightedPairs:
     """Give every state without an outgoing transition a self-loop or a uniform row, or raise an error."""
     i, j, w = pairs
     sources = _seen(i, n)
@@ -338,16 +338,16 @@ def fill_unseen(pairs: Pairs, n: int, unseen: str, name: Callable[[int], Hashabl
         )
     gaps = np.setdiff1d(np.arange(n), sources, assume_unique=True)
     if unseen == "self-loop":
-        return Pairs(np.append(i, gaps), np.append(j, gaps), np.append(w, np.ones(missing)))
+        return WeightedPairs(np.append(i, gaps), np.append(j, gaps), np.append(w, np.ones(missing)))
     if missing * n > MOST_FILLED:
         raise InvalidData(
             f'unseen="uniform" would fill {missing} rows with {n} entries each; use unseen="self-loop" or unseen="drop"'
         )
     rows, columns = np.repeat(gaps, n), np.tile(np.arange(n), missing)
-    return Pairs(np.append(i, rows), np.append(j, columns), np.append(w, np.ones(rows.size)))
+    return WeightedPairs(np.append(i, rows), np.append(j, columns), np.append(w, np.ones(rows.size)))
 
 
-def drop_unseen(pairs: Pairs, n: int) -> tuple[Pairs, Integers]:
+def drop_unseen(pairs: WeightedPairs, n: int) -> tuple[WeightedPairs, Integers]:
     """Return the renumbered pairs between states with an infinite path, and the old indices of these states."""
     i, j, w = pairs
     seen = _seen(np.concatenate([i, j]), n)
@@ -360,7 +360,7 @@ def drop_unseen(pairs: Pairs, n: int) -> tuple[Pairs, Integers]:
         )
     renumbered = np.cumsum(keep) - 1
     inside = keep[i] & keep[j]
-    return Pairs(renumbered[i[inside]], renumbered[j[inside]], w[inside]), seen[keep]
+    return WeightedPairs(renumbered[i[inside]], renumbered[j[inside]], w[inside]), seen[keep]
 
 
 def _reach_a_cycle(i: Integers, j: Integers, n: int) -> Any:

@@ -52,7 +52,7 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Classes:
+class Partition:
     """A partition of the states, and how exact it is.
 
     Attributes
@@ -107,7 +107,7 @@ class Classes:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Lumping(Classes):
+class Lumping(Partition):
     """The bisimulation classes of a chain.
 
     Attributes
@@ -121,7 +121,7 @@ class Lumping(Classes):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MDPLumping(Classes):
+class MDPLumping(Partition):
     """The bisimulation classes of an MDP; ``lift(policy)`` expands a policy of the quotient to the states.
 
     Attributes

@@ -45,7 +45,7 @@ from diffbisim.common.names import (
     positions,
 )
 from diffbisim.processes.chain import MarkovChain, Transitions
-from diffbisim.processes.counting import Pairs, empirical_kernel, fill_unseen
+from diffbisim.processes.counting import WeightedPairs, empirical_kernel, fill_unseen
 from diffbisim.processes.explicit import ExplicitModel
 from diffbisim.processes.recognize import recognize
 from diffbisim.processes.stochastic import Successors, as_generator
@@ -135,7 +135,9 @@ class MDP:
         for a in range(k):
             own = rows // n == a
             gaps = np.flatnonzero(~seen[a] & (~left | (unseen == "self-loop")))
-            steps = Pairs(np.append(i[own], gaps), np.append(j[own], gaps), np.append(w[own], np.ones(gaps.size)))
+            steps = WeightedPairs(
+                np.append(i[own], gaps), np.append(j[own], gaps), np.append(w[own], np.ones(gaps.size))
+            )
             kernels.append(empirical_kernel(fill_unseen(steps, n, "uniform", data.name), n, None))
         start = data._default_start() if initial is None else initial
         return cls(kernels, initial=start, rewards=rewards, labels=data.labels, actions=data.action_labels)

@@ -179,7 +179,7 @@ class Successors(_Arrays):
 # --- structure ----------------------------------------------------------------------------------------------------
 
 
-class Classes(NamedTuple):
+class CommunicatingClasses(NamedTuple):
     """The communicating classes, ordered by their smallest states."""
 
     of_state: Integers  # (n,) class of each state
@@ -191,7 +191,7 @@ class Classes(NamedTuple):
         return tuple(freeze(states[c]) for c in k)
 
 
-def communicating_classes(successors: Successors) -> Classes:
+def communicating_classes(successors: Successors) -> CommunicatingClasses:
     """Find the strongly connected components of the graph of positive entries."""
     from scipy.sparse.csgraph import connected_components
 
@@ -201,10 +201,10 @@ def communicating_classes(successors: Successors) -> Classes:
     recurrent = np.ones(first.size, dtype=bool)
     source, target = of_state[successors.sources], of_state[successors.indices]
     recurrent[source[source != target]] = False
-    return Classes(freeze(of_state), freeze(recurrent))
+    return CommunicatingClasses(freeze(of_state), freeze(recurrent))
 
 
-def recurrent_periods(successors: Successors, classes: Classes) -> Integers:
+def recurrent_periods(successors: Successors, classes: CommunicatingClasses) -> Integers:
     """Return the period of each recurrent class, (n_recurrent,)."""
     inside = classes.recurrent[classes.of_state[successors.sources]]
     source, target = successors.sources[inside], successors.indices[inside]

@@ -91,7 +91,7 @@ class Status(Enum):
         return self in (Status.CONVERGED, Status.REACHED, Status.SETTLED, Status.ESTIMATED, Status.SOLVED)
 
 
-class Row(dict[str, Any]):
+class HistoryRow(dict[str, Any]):
     """A read-only dict: a row of the history, or the work counters."""
 
     def _raise_read_only(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,7 +100,7 @@ class Row(dict[str, Any]):
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _raise_read_only
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Row, (dict(self),)
+        return HistoryRow, (dict(self),)
 
 
 class HasStatus:
@@ -155,8 +155,8 @@ class DistanceResult(HasStatus):
     work: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.__dict__["history"] = tuple(row if isinstance(row, Row) else Row(row) for row in self.history)
-        self.__dict__["work"] = Row(self.work)
+        self.__dict__["history"] = tuple(row if isinstance(row, HistoryRow) else HistoryRow(row) for row in self.history)
+        self.__dict__["work"] = HistoryRow(self.work)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name in ("occupancy", "encoder", "decoder"):  # pickle and deepcopy drop the read-only flag

@@ -21,7 +21,7 @@ from diffbisim.common.checks import as_number
 from diffbisim.common.errors import InvalidArgument
 from diffbisim.common.stopping import TimeUp, until
 from diffbisim.problems.problem import Problem
-from diffbisim.results.base import DistanceResult, Row, Status
+from diffbisim.results.base import DistanceResult, HistoryRow, Status
 
 Callback = Callable[[Mapping[str, float]], object]
 R = TypeVar("R", bound=DistanceResult)
@@ -94,12 +94,12 @@ class Limits:
 class Check(NamedTuple):
     """The bounds certified by an iteration."""
 
-    row: Row  # row of the history: value, lower, upper, and counts of the solver
+    row: HistoryRow  # row of the history: value, lower, upper, and counts of the solver
     gap: float  # upper - lower, relative to the largest cost
     floor: float  # the smallest gap that rounding allows
 
 
-class Run(Protocol):
+class SolverRun(Protocol):
     """A solve in progress."""
 
     def improve(self, iteration: int) -> None:
@@ -136,7 +136,7 @@ class Ended(NamedTuple):
 
     status: Status
     iterations: int
-    history: tuple[Row, ...]
+    history: tuple[HistoryRow, ...]
     coupling: Any
 
 
@@ -145,13 +145,13 @@ def deadline_of(time_limit: float | None) -> float:
     return time.monotonic() + (float("inf") if time_limit is None else time_limit)
 
 
-def iterate(run: Run, limits: Limits, callback: Callback | None = None) -> Ended:
+def iterate(run: SolverRun, limits: Limits, callback: Callback | None = None) -> Ended:
     """Improve, check and evaluate until a limit is reached.
 
     A step that does not end in time is abandoned, and the run ends as the last check has left it. If there was none, it
     ends with any plans, and with the bounds of all problems with these costs.
     """
-    history: list[Row] = []
+    history: list[HistoryRow] = []
     timed = limits.time_limit is not None
     deadline, kept = deadline_of(limits.time_limit), None
     last_moment = deadline + max(GRACE * (limits.time_limit or 0.0), LEAST_GRACE)
@@ -197,7 +197,7 @@ def _detached(coupling: Any) -> Any:
     return kept
 
 
-def finish(kind: type[R], run: Run, problem: Any, options: Any, callback: Callback | None) -> R:
+def finish(kind: type[R], run: SolverRun, problem: Any, options: Any, callback: Callback | None) -> R:
     """Iterate until a limit in the options is reached, and return the result."""
     ended = iterate(run, Limits(options.tol or 0.0, options.max_iterations, options.time_limit), callback)
     run.end()

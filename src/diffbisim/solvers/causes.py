@@ -40,7 +40,7 @@ PRICE = 1e-12
 Integers = NDArray[np.int64]
 
 
-class Cells(NamedTuple):
+class RowCells(NamedTuple):
     """K transitions in R rows; row r belongs to ``states[r]``, which is n for the initial distribution."""
 
     states: Integers  # (R,)
@@ -48,7 +48,7 @@ class Cells(NamedTuple):
     targets: Integers  # (K,)
 
     @classmethod
-    def of(cls, sources: Integers, targets: Integers) -> "Cells":
+    def of(cls, sources: Integers, targets: Integers) -> "RowCells":
         """Return the cells with these sources, in ascending order, and targets."""
         states, first = np.unique(sources, return_index=True)
         return cls(states, first, targets)
@@ -75,7 +75,7 @@ class Path(NamedTuple):
     error: float  # difference between the sum and the distance before scaling
 
 
-def row_distances(table: Array, cells: Cells, difference: Array) -> Array:
+def row_distances(table: Array, cells: RowCells, difference: Array) -> Array:
     """Return W (B, R), the transport costs between differing rows under the pseudometric `table` (n, n).
 
     `difference` (B, K) holds B versions of P_X - P_Y on the cells; entries at the level of rounding are set to zero in
@@ -100,7 +100,7 @@ def row_distances(table: Array, cells: Cells, difference: Array) -> Array:
     return out
 
 
-def _entries(cells: Cells, rows: Integers, side: Array) -> Successors:
+def _entries(cells: RowCells, rows: Integers, side: Array) -> Successors:
     """Return the positive entries of these rows, which are numbered through all B versions."""
     at = np.flatnonzero(side > 0.0)
     version, cell = np.divmod(at, cells.targets.size)
@@ -124,7 +124,7 @@ def first_order(problem: Problem) -> Causes:
     moves = apart.tocoo()
     order = np.argsort(moves.coords[0], kind="stable")
     n = X.n_states
-    cells = Cells.of(
+    cells = RowCells.of(
         np.append(moves.coords[0][order], np.full(start.size, n)), np.append(moves.coords[1][order], start)
     )
     if not cells.targets.size:

@@ -31,10 +31,19 @@ from scipy import sparse
 from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import numbers
 from diffbisim.problems.horizon import TimedProblem
-from diffbisim.problems.problem import Array, AverageProblem, Coupling, Problem, Start, TotalProblem, frozen, lazy
+from diffbisim.problems.problem import (
+    Array,
+    AverageProblem,
+    Coupling,
+    Problem,
+    StartCoupling,
+    TotalProblem,
+    frozen,
+    lazy,
+)
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.lumping import Lumping, lump
-from diffbisim.results.base import DistanceResult, Row, Status
+from diffbisim.results.base import DistanceResult, HistoryRow, Status
 from diffbisim.solvers.base import Arrays, Callback
 
 EPS = float(np.finfo(float).eps)
@@ -77,8 +86,10 @@ class Lumped:
         shift = _moved(problem, by_x, by_y) / (1 - γ) * problem.scale
         least = float(problem.cost.min())
 
-        def widened(row: Mapping[str, float]) -> Row:
-            return Row(row, lower=max(row["lower"] - shift, least), upper=min(row["upper"] + shift, problem.scale))
+        def widened(row: Mapping[str, float]) -> HistoryRow:
+            return HistoryRow(
+                row, lower=max(row["lower"] - shift, least), upper=min(row["upper"] + shift, problem.scale)
+            )
 
         solver, tol = self.solver, self.solver.tol
         if tol is not None and problem.scale > 0:  # leave room in the tolerance for the shift
@@ -151,10 +162,10 @@ def over_steps(problem: TimedProblem, solver: Any, callback: Any) -> DistanceRes
     quotient = TimedProblem(by_x.chain, by_y.chain, tuple(costs[id(c)] for c in problem.costs), problem.weights)
     shift = problem.n_steps * _moved(problem, by_x, by_y) + sum(problem.shape) * EPS
 
-    def widened(row: Mapping[str, float]) -> Row:
+    def widened(row: Mapping[str, float]) -> HistoryRow:
         apart = shift * problem.scale
         lower, upper = problem.bounded(row["lower"] - apart, row["upper"] + apart)
-        return Row(row, lower=lower, upper=upper)
+        return HistoryRow(row, lower=lower, upper=upper)
 
     result = solver.solve(quotient, callback=None if callback is None else lambda row: callback(widened(row)))
     coupling = HorizonCoupling(problem, result.coupling.reachable)
@@ -164,7 +175,7 @@ def over_steps(problem: TimedProblem, solver: Any, callback: Any) -> DistanceRes
             coupling.levels[t] = Level(table, level.short + shift, level.excess + shift)
     last, outcome = widened({name: getattr(result, name) for name in ("value", "lower", "upper")}), result.outcome
     if coupling.first == 0:
-        last = Row(zip(("value", "lower", "upper"), coupling.finish(), strict=True))
+        last = HistoryRow(zip(("value", "lower", "upper"), coupling.finish(), strict=True))
         fine = last["upper"] - last["lower"] <= solver.tol * problem.scale
         outcome = Status.CONVERGED if fine else Status.ROUNDING
     lifted: DistanceResult = replace(
@@ -217,7 +228,7 @@ class LumpedCoupling(Coupling):
         return _coupling_of(self.problem, self.values, self.epsilon, self.bias)
 
     @property
-    def start(self) -> Start:
+    def start(self) -> StartCoupling:
         return self.full.start
 
     def plan(self, x: int, y: int) -> sparse.coo_array:

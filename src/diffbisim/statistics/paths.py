@@ -57,7 +57,7 @@ from diffbisim.common.checks import Floats, Integers, check_count, check_probabi
 from diffbisim.common.errors import InvalidArgument, InvalidData, warn
 from diffbisim.common.progress import Progress, tracking
 from diffbisim.distances.chains import distance, make_solver_for_resampling, used_discount
-from diffbisim.processes.cells import Cells, LocalLaws, Steps, Terminal, cut, paths_of, points_of, quantize
+from diffbisim.processes.cells import Cells, LocalLaws, Terminal, TrajectorySteps, cut, paths_of, points_of, quantize
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.cost import feature_cost
 from diffbisim.processes.gaussian import (
@@ -101,7 +101,7 @@ NEARLY, MAY_BE_CHANCE = 0.05, 0.4
 LONG = 2000
 
 
-class Basis(Enum):
+class IntervalBasis(Enum):
     """What the interval of a :class:`PathEstimate` is based on, as a sentence."""
 
     CELLS = "The interval is that of the cells; the marginal laws do not contradict it."
@@ -140,7 +140,7 @@ class PathEstimate:
     halves: Floats = field(repr=False)  # (n, 2) calibrated distances of both halves of n splits
     null: Floats = field(repr=False)  # (n, 2) distances between the halves of X and between the halves of Y
     marginal: MarginalBound | None = field(default=None, repr=False)  # lower bound from the marginal laws
-    basis: Basis = field(default=Basis.UNCHECKED, repr=False)  # what the interval is based on
+    basis: IntervalBasis = field(default=IntervalBasis.UNCHECKED, repr=False)  # what the interval is based on
     assumed: tuple[str, ...] = field(default=(), repr=False)  # what was assumed about the data, as sentences
 
     @property
@@ -231,13 +231,15 @@ def estimate_paths(
     units = Units.of(whole, paired)
     starts = Starts.of(initial, whole, units, cells, criterion)
     options = {"criterion": criterion, "horizon": horizon, "weights": weights}
-    task = Task(cells, cost, discount, replace(chosen, threads=1), options, float(prune))
+    task = CellDistances(cells, cost, discount, replace(chosen, threads=1), options, float(prune))
     base = task.solve(whole, starts)
     later = _growth(task, whole, starts, base)
     halves, null = _halved(task, whole, base, (units, starts, generator), n_splits, progress)
     other = replace(task, cells=coarse).solve(whole, starts).calibrated
     pruned = abs(replace(task, prune=0.0).solve(whole, starts).calibrated - base.calibrated) if prune else 0.0
-    found = Found(base.calibrated, halves, null, other, pruned, cells.dimension, later, base.exact, units.shared)
+    found = CalibratedDistances(
+        base.calibrated, halves, null, other, pruned, cells.dimension, later, base.exact, units.shared
+    )
     value, interval, budget = _value_and_interval(found, float(confidence))
     reason = _unbounded(task, units, starts)
     bound = None
@@ -249,7 +251,7 @@ def estimate_paths(
         )  # fmt: skip
     sentences = (*units.assumed, *starts.assumed, *([reason] if reason else []))
     value, interval, basis = _raised(value, interval, bound)
-    if basis is Basis.CONTRADICTED:
+    if basis is IntervalBasis.CONTRADICTED:
         warn(basis.value, category=UserWarning, stacklevel=2)
     return PathEstimate(
         value, *interval, float(confidence), base.result.value, base.calibrated, budget, base.result, cells, halves,
@@ -272,8 +274,8 @@ def _check(criterion: str, confidence: float, replicates: int, cost: Any) -> int
 
 
 def _halved(
-    task: Task, whole: Both, base: Solved, how: tuple[Units, Starts, np.random.Generator], n_splits: int,
-    progress: Progress,
+    task: CellDistances, whole: Both, base: CalibratedDistance, how: tuple[Units, Starts, np.random.Generator],
+    n_splits: int, progress: Progress,
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """Return calibrated distances between halves of X and Y, (n, 2), and between the halves of each dataset, (n, 2)."""
     units, starts, rng = how
@@ -294,7 +296,7 @@ def _halved(
     return table[:, :2], table[:, 2:]
 
 
-class Found(NamedTuple):
+class CalibratedDistances(NamedTuple):
     """Calibrated distances of the whole datasets and of their halves."""
 
     whole: float  # t
@@ -308,7 +310,7 @@ class Found(NamedTuple):
     shared: bool  # whether both sides start at the same points
 
 
-def _value_and_interval(found: Found, confidence: float) -> tuple[float, tuple[float, float], Budget]:
+def _value_and_interval(found: CalibratedDistances, confidence: float) -> tuple[float, tuple[float, float], Budget]:
     """Return value, interval and error budget, computed on the scale u = t|t|."""
     from scipy.special import stdtrit
 
@@ -339,19 +341,19 @@ def _value_and_interval(found: Found, confidence: float) -> tuple[float, tuple[f
 
 def _raised(
     value: float, interval: tuple[float, float], bound: MarginalBound | None
-) -> tuple[float, tuple[float, float], Basis]:
+) -> tuple[float, tuple[float, float], IntervalBasis]:
     """Return value and interval, not below what the marginal laws prove."""
     lower, upper = interval
     if bound is None:
-        return value, interval, Basis.UNCHECKED
+        return value, interval, IntervalBasis.UNCHECKED
     if bound.lower > upper:
-        return bound.value, (bound.lower, math.inf), Basis.CONTRADICTED
+        return bound.value, (bound.lower, math.inf), IntervalBasis.CONTRADICTED
     if bound.lower <= 0 or (bound.lower <= lower and bound.value <= value and bound.upper <= upper):
-        return value, interval, Basis.CELLS
-    return max(value, bound.value), (max(lower, bound.lower), max(upper, bound.upper)), Basis.RAISED
+        return value, interval, IntervalBasis.CELLS
+    return max(value, bound.value), (max(lower, bound.lower), max(upper, bound.upper)), IntervalBasis.RAISED
 
 
-def _unbounded(task: Task, units: Units, starts: Starts) -> str:
+def _unbounded(task: CellDistances, units: Units, starts: Starts) -> str:
     """Return why there is no bound from the marginal laws, as a sentence; empty if there is one."""
     if task.options["criterion"] == "average":
         return "no bound from marginal laws: for average costs it would need the laws at late times"
@@ -364,7 +366,7 @@ def _unbounded(task: Task, units: Units, starts: Starts) -> str:
     return ""
 
 
-def _growth(task: Task, whole: Both, starts: Starts, base: Solved) -> float:
+def _growth(task: CellDistances, whole: Both, starts: Starts, base: CalibratedDistance) -> float:
     """Return the share of growth after the observed times; raise if it is large."""
     if task.cells.n_terminal:
         return 0.0  # the linear fit does not know where trajectories end
@@ -427,7 +429,7 @@ def _too_wide(cells: Cells, x: Any, y: Any) -> str:
 
 # --- units and initial distributions -------------------------------------------------------------------------------
 
-Both = tuple[Steps, Steps]
+Both = tuple[TrajectorySteps, TrajectorySteps]
 
 
 @dataclass(frozen=True, eq=False)
@@ -475,14 +477,16 @@ class Units:
         x, y = (int(unit.max()) + 1 for unit in self.of_trajectory)
         return x, y
 
-    def halves(self, whole: Both, rng: np.random.Generator) -> tuple[Steps, Steps, Steps, Steps]:
+    def halves(
+        self, whole: Both, rng: np.random.Generator
+    ) -> tuple[TrajectorySteps, TrajectorySteps, TrajectorySteps, TrajectorySteps]:
         """Split both datasets into random halves: x1, x2, y1, y2; pairs stay in halves of the same number."""
         (x1, x2), first = _split(whole[0], self.of_trajectory[0], rng)
         (y1, y2), _ = _split(whole[1], self.of_trajectory[1], rng, first if self.paired else None)
         return x1, x2, y1, y2
 
 
-def _by_start(x: Steps, y: Steps) -> tuple[tuple[Integers, Integers] | None, float, float]:
+def _by_start(x: TrajectorySteps, y: TrajectorySteps) -> tuple[tuple[Integers, Integers] | None, float, float]:
     """Return the number of the first point of each trajectory if both sides have the same ones equally often.
 
     First points count as the same if they are much closer than different first points of X are, since a file or a
@@ -538,7 +542,7 @@ class Starts:
         own = [rule == "first" if isinstance(rule, str) else same and rule is pooled for rule in rules]
         return cls((rules[0], rules[1]), all(own), assumed)
 
-    def of_side(self, k: int, steps: Steps) -> Floats | None:
+    def of_side(self, k: int, steps: TrajectorySteps) -> Floats | None:
         """Return the points that side k starts from; None for its stationary distribution."""
         rule = self.rules[k]
         if isinstance(rule, str):
@@ -562,8 +566,8 @@ def _start_rule(rule: Any, pooled: Floats, cells: Cells) -> Any:
 
 
 def _split(
-    steps: Steps, unit: Integers, rng: np.random.Generator, first: Any = None
-) -> tuple[tuple[Steps, Steps], Any]:
+    steps: TrajectorySteps, unit: Integers, rng: np.random.Generator, first: Any = None
+) -> tuple[tuple[TrajectorySteps, TrajectorySteps], Any]:
     """Split into random halves by units, or by pieces of the data if there are few units; also return the choice.
 
     ``first`` says which units are in the first half.
@@ -582,11 +586,11 @@ def _split(
     for mask in (first, ~first):
         taken = mask[of_step]
         starts = steps.starts[mask[unit]] if whole else steps.starts
-        parts.append(Steps(steps.now[taken], steps.after[taken], starts, steps.trajectory[taken]))
+        parts.append(TrajectorySteps(steps.now[taken], steps.after[taken], starts, steps.trajectory[taken]))
     return (parts[0], parts[1]), first
 
 
-def halves_of(steps: Steps, rng: np.random.Generator) -> tuple[Steps, Steps]:
+def halves_of(steps: TrajectorySteps, rng: np.random.Generator) -> tuple[TrajectorySteps, TrajectorySteps]:
     """Split the steps into random halves by trajectory, or by pieces of them if there are few."""
     return _split(steps, np.arange(len(steps.starts)), rng)[0]
 
@@ -602,7 +606,7 @@ class Side(NamedTuple):
     on_cells: MarkovChain | None  # the fitted process on the cells
 
 
-class Solved(NamedTuple):
+class CalibratedDistance(NamedTuple):
     """A distance on cells and its calibration."""
 
     result: DistanceResult
@@ -616,7 +620,7 @@ class Solved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Task:
+class CellDistances:
     """The settings for computing distances on cells."""
 
     cells: Cells
@@ -626,20 +630,20 @@ class Task:
     options: dict[str, Any]  # criterion, horizon, weights
     prune: float
 
-    def solve(self, whole: Both, starts: Starts | None = None) -> Solved:
+    def solve(self, whole: Both, starts: Starts | None = None) -> CalibratedDistance:
         """Compute the distance on the cells; by default, of processes that start like the trajectories."""
         points = [part.starts if starts is None else starts.of_side(k, part) for k, part in enumerate(whole)]
         x, y = (self.side(part, p) for part, p in zip(whole, points, strict=True))
         return self.between(x, y)
 
-    def times_of(self, solved: Solved) -> Floats:
+    def times_of(self, solved: CalibratedDistance) -> Floats:
         """Return the weights of the times."""
         if self.options["criterion"] == "average":
             return np.append(np.zeros(LONG), 1.0)
         weights = getattr(solved.result.problem, "weights", None)
         return times(self.discount) if weights is None else np.asarray(weights)
 
-    def side(self, steps: Steps, points: Floats | None) -> Side:
+    def side(self, steps: TrajectorySteps, points: Floats | None) -> Side:
         """Estimate the chain on the cells, and that of a linear-Gaussian process fitted to the same steps.
 
         They start like the points (n, d), or in their stationary distributions.
@@ -663,14 +667,14 @@ class Task:
             return Side(chain, None, None)
         return Side(chain, process, gaussian.with_initial(start_on_cells(process, self.cells)))
 
-    def between(self, x: Side, y: Side, near: Solved | None = None) -> Solved:
+    def between(self, x: Side, y: Side, near: CalibratedDistance | None = None) -> CalibratedDistance:
         """Compute the distance of two sides, with the solution of a similar problem as a warm start."""
         result = self._distance(x.chain, y.chain, near.result if near else None)
         bounds = self._bounds(x, y, getattr(result.problem, "weights", None))
         if bounds is None:
-            return Solved(result, None, near.shift if near else 0.0)
+            return CalibratedDistance(result, None, near.shift if near else 0.0)
         gaussian = self._distance(x.on_cells, y.on_cells, near.gaussian if near else None)
-        return Solved(
+        return CalibratedDistance(
             result, gaussian, float(np.clip(gaussian.value, *bounds)) - gaussian.value, bounds[0] == bounds[1]
         )
 

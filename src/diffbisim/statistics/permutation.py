@@ -60,7 +60,7 @@ from diffbisim.problems.problem import Problem, lazy
 from diffbisim.processes.chain import MarkovChain, Transitions
 from diffbisim.results.contributions import START, Rows
 from diffbisim.solvers import Exact
-from diffbisim.solvers.causes import Cells, row_distances, within
+from diffbisim.solvers.causes import RowCells, row_distances, within
 
 #: Episodes are permuted only if every group has this many, and there are this many distinct assignments.
 MIN_EPISODES, MIN_ARRANGEMENTS = 4, 70
@@ -81,7 +81,7 @@ KNOWN_VISITS = 1e12
 class Counted(NamedTuple):
     """Transition counts of E episodes (or clusters of episodes) in G groups, over K observed transitions."""
 
-    cells: Cells  # the observed transitions; source n stands for the initial distribution
+    cells: RowCells  # the observed transitions; source n stands for the initial distribution
     counts: sp.csr_array  # (E, K)
     groups: Integers  # (E,) group of each episode, from 0
     strata: Integers  # (E,) stratum of each episode, from 0
@@ -126,7 +126,7 @@ def count_episodes(
     counts.sum_duplicates()
     groups = np.repeat(np.arange(len(data)), [group.n_episodes for group in data])
     where = np.zeros(begin, np.int64) if strata is None else np.concatenate([np.asarray(s) for s in strata])
-    counted = Counted(Cells.of(seen // n, seen % n), counts, groups, where, n)
+    counted = Counted(RowCells.of(seen // n, seen % n), counts, groups, where, n)
     return counted if all(group.clusters is None for group in data) else by_cluster(counted, data)
 
 
@@ -191,7 +191,7 @@ class MergedCells(NamedTuple):
     rows: Integers  # (L,) row of each merged cell
 
     @classmethod
-    def of(cls, cells: Cells, same: Any) -> MergedCells:
+    def of(cls, cells: RowCells, same: Any) -> MergedCells:
         """Merge cells; ``same`` (n, n) says which states are at distance zero."""
         alike = same.argmax(axis=1)[cells.targets]
         order = np.lexsort((alike, cells.rows))
@@ -262,7 +262,7 @@ class Design:
         return tuple(START if k == n else labels[k] for k in self.counted.cells.states.tolist())
 
 
-def _shares(counts: Floats, cells: Cells) -> Floats:
+def _shares(counts: Floats, cells: RowCells) -> Floats:
     """Normalize counts (…, K) by row."""
     visits = np.add.reduceat(counts, cells.first, axis=-1)
     return np.asarray(counts / np.where(visits > 0, visits, 1.0)[..., cells.rows])
@@ -351,7 +351,7 @@ class RowStatistics(NamedTuple):
     h: Floats  # (B, R)
 
 
-def row_statistics(cells: Cells, metric: PooledMetric, one: Floats, two: Floats) -> RowStatistics:
+def row_statistics(cells: RowCells, metric: PooledMetric, one: Floats, two: Floats) -> RowStatistics:
     """Compare two groups given by their counts (S, B, K), combining the strata."""
     N, M = (np.add.reduceat(counts, cells.first, axis=-1) for counts in (one, two))  # (S, B, R)
     h = N * M / np.maximum(N + M, 1e-300)
@@ -419,7 +419,9 @@ def _sizes(number: Integers, h: Floats) -> Integers:
     return np.asarray(np.minimum(np.rint(first * (last / first) ** between), number // 2).astype(np.int64))
 
 
-def summed(found: RowStatistics, metric: PooledMetric, cells: Cells, scale: RowScale | None) -> tuple[Floats, Floats]:
+def summed(
+    found: RowStatistics, metric: PooledMetric, cells: RowCells, scale: RowScale | None
+) -> tuple[Floats, Floats]:
     """Return T₁ and T₃ (B,); no scale is needed if the visits are the same in all draws."""
     weights = np.where(cells.states < len(metric.table), metric.size, 0.0)
     if scale is None:

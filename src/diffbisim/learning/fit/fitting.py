@@ -39,7 +39,7 @@ from diffbisim.distances.chains import check_discount_is_used, make_solver
 from diffbisim.learning.fit.result import FitResult
 from diffbisim.learning.fit.simulators import SimulatorFit, fit_simulator
 from diffbisim.learning.optimize.checkpoint import Session
-from diffbisim.learning.optimize.loop import Callback, Run, Watch
+from diffbisim.learning.optimize.loop import Callback, LoopOptions, LoopRun
 from diffbisim.learning.optimize.steps import Annealed, PolyakLevel
 from diffbisim.problems.questions import Question
 from diffbisim.processes.cells import is_paths
@@ -158,7 +158,7 @@ def fit(
     """
     if is_paths(target):
         return _fit_to_paths(dict(locals()))  # type: ignore[return-value]
-    from diffbisim.learning.fit.objectives import InnerProblem, Model, few_threads, fitted_chain
+    from diffbisim.learning.fit.objectives import InnerProblem, LearnedModel, few_threads, fitted_chain
 
     if loop not in ("double", "single"):
         raise InvalidArgument(f'loop is {loop!r}; use "double" or "single"')
@@ -169,9 +169,9 @@ def fit(
     inner = inner_solver(solver, target, tol, loop)
     restarts = _restarts(restarts, optimizer, loop, inner)
     steps = check_count((40 if inner.samples else 200) if steps is None else steps, "steps")
-    watch = Watch(steps, callback, progress, checkpoint, every)
+    watch = LoopOptions(steps, callback, progress, checkpoint, every)
     source = _target(target, unseen, initial, rewards, inner.samples)
-    model = Model(kernel, initial, rewards, cost)
+    model = LearnedModel(kernel, initial, rewards, cost)
     question = _question(inner, loop, criterion, horizon, weights)
     check_discount_is_used(discount, question)
     if question.is_usual:
@@ -187,7 +187,7 @@ def fit(
         asked = {"discount": discount, "solver": inner, "tol": tol, **options, **update.facts(), **question.facts()}
         return {**named, **asked, **({"steps": steps} if inner.samples else {})}  # annealed lengths depend on `steps`
 
-    run = Run(objective, update, tol)
+    run = LoopRun(objective, update, tol)
     with few_threads(model.parameters), Session(checkpoint, "fit", facts, model, "the kernel") as session:
         kept = session.read()
         status = watch.run(run, session, None if kept is None else kept["run"])

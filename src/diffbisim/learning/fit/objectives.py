@@ -28,7 +28,7 @@ from diffbisim.problems.questions import Question
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.streams import Stream
 from diffbisim.results.base import DistanceResult, Status
-from diffbisim.solvers.exact.tracking import Tracking
+from diffbisim.solvers.exact.tracking import TrackingSolver
 
 try:
     import torch
@@ -68,7 +68,7 @@ class Outputs(NamedTuple):
     cost: Any
 
 
-class Model:
+class LearnedModel:
     """The learned parts (kernel, start, rewards and cost, each a module or a constant) and their parameters."""
 
     def __init__(self, kernel: Any, initial: Any, rewards: Any, cost: Any) -> None:
@@ -161,7 +161,7 @@ class MeanOfTheLast:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class FitEvaluation:
     """The distance at one set of parameters."""
 
     result: DistanceResult
@@ -187,19 +187,19 @@ class ModelObjective(Resumable, ABC):
     at_limit = Status.STEPS
     changing = ("last", "evaluations", "work", "kept")
 
-    def __init__(self, problem: InnerProblem, model: Model, kept: Any) -> None:
+    def __init__(self, problem: InnerProblem, model: LearnedModel, kept: Any) -> None:
         self.problem, self.model, self.kept = problem, model, kept
         self.target, self.solver = problem.target, problem.solver
         self.last: DistanceResult | None = None
         self.evaluations = 0
         self.work = dict.fromkeys((*COUNTS, "gradient_sweeps", "iterations", "transitions"), 0)
 
-    def evaluate(self, level: float) -> Evaluation:
+    def evaluate(self, level: float) -> FitEvaluation:
         """Solve for the distance at the current parameters, given a lower level for what can be attained."""
         solver, outputs = self._solver_for(level), self.model()
         distance, result = self._solve(outputs, solver, self.last if self.problem.warm else None)
         tol = float("nan") if solver.tol is None else solver.tol
-        at = Evaluation(result, distance, outputs, tol, self._value(result))
+        at = FitEvaluation(result, distance, outputs, tol, self._value(result))
         self.kept.add(at.value, self.model.snapshot)
         self.last, self.evaluations = result, self.evaluations + 1
         return at
@@ -232,7 +232,7 @@ class ModelObjective(Resumable, ABC):
             self.work[name] += int(result.work.get(name, 0))
         self.work["gradient_sweeps"] += result.coupling.sweeps
 
-    def account(self, at: Evaluation) -> dict[str, float]:
+    def account(self, at: FitEvaluation) -> dict[str, float]:
         """Return the row of the history for this evaluation."""
         self._count(at.result)
         return {"step": self.evaluations - 1.0, "tol": at.tol, **{k: float(v) for k, v in self.work.items()}}
@@ -246,7 +246,7 @@ class ModelObjective(Resumable, ABC):
 class ExactObjective(ModelObjective):
     """Solved with certified bounds; the requested gap is `inner_gap` times what the step can gain."""
 
-    def __init__(self, problem: InnerProblem, model: Model, kept: Any, inner_gap: float) -> None:
+    def __init__(self, problem: InnerProblem, model: LearnedModel, kept: Any, inner_gap: float) -> None:
         super().__init__(problem, model, kept)
         self.inner_gap = inner_gap
 
@@ -268,7 +268,7 @@ class TrackedObjective(ModelObjective):
     """The exact solver's variables follow the parameters with one sweep per step."""
 
     def _solver_for(self, level: float) -> Any:
-        return Tracking(self.solver)
+        return TrackingSolver(self.solver)
 
 
 class SampledObjective(ModelObjective):
@@ -279,7 +279,7 @@ class SampledObjective(ModelObjective):
 
     at_limit = Status.ESTIMATED
 
-    def __init__(self, problem: InnerProblem, model: Model, kept: Any, single: bool, steps: int) -> None:
+    def __init__(self, problem: InnerProblem, model: LearnedModel, kept: Any, single: bool, steps: int) -> None:
         super().__init__(problem, model, kept)
         self.single, self.steps = single, steps
         self.iterable = self.target if self.target.items is not None else None

@@ -35,7 +35,7 @@ from diffbisim.common.checks import Floats, as_floats, check_count, check_probab
 from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.common.progress import Progress, tracking
 from diffbisim.distances.chains import distance, make_solver
-from diffbisim.processes.cells import MOST_CELLS, Cells, Steps, paths_of, quantize
+from diffbisim.processes.cells import MOST_CELLS, Cells, TrajectorySteps, paths_of, quantize
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.cost import feature_cost
 from diffbisim.processes.gaussian import LinearGaussian
@@ -180,7 +180,7 @@ def fit_simulator(
 
     deadline = time.perf_counter() + check_seconds(time_limit)
     paths, generator = paths_of(target, "target"), as_generator(rng)
-    data = Steps.of(paths)
+    data = TrajectorySteps.of(paths)
     model, start = _model(simulate, step, start, paths)
     first = np.atleast_1d(np.asarray(start, dtype=np.float64))
     first = finite_numbers(first, (first.size,), name="start", per="parameter", error=InvalidArgument)
@@ -233,7 +233,7 @@ def _model(simulate: Any, step: Any, start: Any, paths: Any) -> tuple[Simulate, 
     if isinstance(simulate, LinearGaussian):
         if start is not None:
             raise InvalidArgument("start is given, but a LinearGaussian starts from its own coefficients; omit start")
-        return _with_coefficients(simulate, Steps.of(paths))
+        return _with_coefficients(simulate, TrajectorySteps.of(paths))
     if start is None:
         raise InvalidArgument("start is missing; give the initial parameters of the simulator, such as start=[1.0]")
     if step is not None:
@@ -294,7 +294,7 @@ def _stepping(step: Any, lengths: list[int]) -> Simulate:
     return simulate
 
 
-def _with_coefficients(process: LinearGaussian, data: Steps) -> tuple[Simulate, Floats]:
+def _with_coefficients(process: LinearGaussian, data: TrajectorySteps) -> tuple[Simulate, Floats]:
     """Return the process as a function of its coefficients, started like the data, and its present coefficients."""
     d = process.dimension
     if data.now.shape[1] != d:
@@ -344,7 +344,7 @@ class _Sizes(NamedTuple):
     step: float  # distance of a state from the next
 
     @classmethod
-    def of(cls, cells: Cells, data: Steps) -> "_Sizes":
+    def of(cls, cells: Cells, data: TrajectorySteps) -> "_Sizes":
         centers = cells.centers[cells.encode(data.now)]
         apart = (np.sqrt((((a - data.now) / cells.scale) ** 2).sum(axis=1).mean()) for a in (centers, data.after))
         return cls(*map(float, apart))
@@ -359,7 +359,7 @@ REMEDY = (
 )
 
 
-def _cells(paths: Any, data: Steps, n_states: Any, seed: int) -> Cells:
+def _cells(paths: Any, data: TrajectorySteps, n_states: Any, seed: int) -> Cells:
     """Return cells that are no wider than a step: with "auto" as many as that takes; other cells are refused."""
     cells = quantize(paths, n_states=n_states, rng=seed)
     sizes = _Sizes.of(cells, data)
@@ -382,7 +382,7 @@ def _cells(paths: Any, data: Steps, n_states: Any, seed: int) -> Cells:
 
 
 def _refuse_exact(
-    error: Floats, halves: Floats, box: tuple[Floats, Floats], accuracy: Floats, cells: Cells, data: Steps
+    error: Floats, halves: Floats, box: tuple[Floats, Floats], accuracy: Floats, cells: Cells, data: TrajectorySteps
 ) -> None:
     """Refuse standard errors of zero: a search that does not move has no error, but no estimate either."""
     for i in np.flatnonzero(~(error > 0)):
@@ -431,7 +431,9 @@ class _Search:
         self.recorded, self.box, self.deadline = recorded, box, deadline
         self.solver = make_solver("exact", TOLERANCE)
 
-    def run(self, steps: Steps, start: Floats, reach: Floats, tol: Floats, seed: int, whole: bool = False) -> _Minimum:
+    def run(
+        self, steps: TrajectorySteps, start: Floats, reach: Floats, tol: Floats, seed: int, whole: bool = False
+    ) -> _Minimum:
         """Return the best parameters for some steps; the search for the whole data checks that they have an effect."""
         from scipy.optimize import minimize
 
@@ -457,7 +459,7 @@ class _Search:
         best, result = objective.best
         return _Minimum(np.clip(best, low, high), result, objective.count, outcome)
 
-    def _refuse_flat(self, objective: "_Objective", start: Floats, reach: Floats, steps: Steps) -> None:
+    def _refuse_flat(self, objective: "_Objective", start: Floats, reach: Floats, steps: TrajectorySteps) -> None:
         """Refuse a minimum around which a parameter has no effect beyond the accuracy of the distance."""
         best, result = objective.best
         low, high = self.box
@@ -508,7 +510,7 @@ class _Objective:
             except InvalidData as error:
                 at = ", ".join(f"{x:.6g}" for x in parameters)
                 raise InvalidData(f"{error}; the parameters were [{at}], which bounds= can exclude") from None
-            simulated = Steps.of(paths)
+            simulated = TrajectorySteps.of(paths)
             self._refuse_other_starts(simulated.starts)
             chain = cells.smoothed(simulated)
         return MarkovChain(chain.transition, initial=self.chain.initial, rewards=chain.rewards)

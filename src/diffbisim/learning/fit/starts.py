@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from diffbisim.learning.fit.objectives import Model, Outputs, Vector
+from diffbisim.learning.fit.objectives import LearnedModel, Outputs, Vector
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.results.base import Array
 
@@ -45,7 +45,7 @@ RARE = 1e-12
 Loss = Callable[[Outputs], torch.Tensor]
 
 
-def obvious_starts(model: Model, target: MarkovChain) -> list[tuple[str, Vector]]:
+def obvious_starts(model: LearnedModel, target: MarkovChain) -> list[tuple[str, Vector]]:
     """Return named starting parameters; the model keeps its own."""
     given = model.snapshot()
     zero = [torch.zeros_like(p) for p in given]
@@ -88,7 +88,7 @@ def _squares(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return ((a - b) ** 2).sum()
 
 
-def _minimum(model: Model, loss: Loss, starts: list[Vector]) -> Vector | None:
+def _minimum(model: LearnedModel, loss: Loss, starts: list[Vector]) -> Vector | None:
     """Minimize a loss of the model's outputs by L-BFGS from the best of the starts; None if it is not defined."""
 
     def value(vector: Array) -> tuple[float, Array]:
@@ -118,7 +118,7 @@ def _spread(given: Vector) -> list[Vector]:
     return [_shaped(point, given) for point in points]
 
 
-def is_defined(model: Model, parameters: Vector) -> bool:
+def is_defined(model: LearnedModel, parameters: Vector) -> bool:
     """Return whether the module returns finite numbers, and no negative probabilities; puts the parameters into it."""
     try:
         model.put(parameters)

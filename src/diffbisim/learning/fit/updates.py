@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.learning.fit.objectives import Evaluation, Model, ModelObjective
+from diffbisim.learning.fit.objectives import FitEvaluation, LearnedModel, ModelObjective
 from diffbisim.learning.fit.starts import is_defined, obvious_starts
 from diffbisim.learning.optimize.checkpoint import Resumable, stored
 from diffbisim.learning.optimize.steps import Annealed, StepRule, least_distance
@@ -79,7 +79,7 @@ class Slope(NamedTuple):
 
 @stored
 @dataclass
-class Descent:
+class FitDescent:
     """A descent from one start.
 
     Attributes
@@ -115,7 +115,7 @@ class Descent:
     slopes: list[Slope] = field(default_factory=list)
 
     @classmethod
-    def of(cls, start: str, parameters: Vector, rule: StepRule) -> "Descent":
+    def of(cls, start: str, parameters: Vector, rule: StepRule) -> "FitDescent":
         """Begin a descent with a copy of the rule."""
         return cls(start, parameters, parameters, copy.deepcopy(rule))
 
@@ -133,12 +133,12 @@ class Descent:
         """Return whether no further gain above `goal` is expected."""
         return self.stuck or self.rule.exhausted(goal)
 
-    def meets(self, other: "Descent") -> bool:
+    def meets(self, other: "FitDescent") -> bool:
         """Return whether the lowest points of two descents are nearly the same."""
         pairs = zip(self.best, other.best, strict=True)
         return all(bool((torch.abs(p - q) <= NEAR * (1 + torch.abs(q))).all()) for p, q in pairs)
 
-    def advance(self, model: Model, at: Evaluation) -> float:
+    def advance(self, model: LearnedModel, at: FitEvaluation) -> float:
         """Move the model from an evaluated point to the next one, and return the length of the step."""
         rule, delta, here = self.rule, self.delta, model.snapshot()
         g = gradient(model, at)
@@ -185,20 +185,20 @@ class RuleSteps(Resumable):
 
     def __init__(self, objective: ModelObjective, rule: StepRule, restarts: int = 0, tol: float = 0.0) -> None:
         self.objective, self.model, self.rule, self.restarts, self.tol = objective, objective.model, rule, restarts, tol
-        self.descents = [Descent.of("given", self.model.snapshot(), rule)]
+        self.descents = [FitDescent.of("given", self.model.snapshot(), rule)]
         self.current, self.surveyed, self.goal = 0, not restarts, 0.0
 
     @property
     def level(self) -> float:
         return self.descents[self.current].rule.level
 
-    def step(self, at: Evaluation) -> float:
+    def step(self, at: FitEvaluation) -> float:
         descent = self.descents[self.current]
         length = descent.advance(self.model, at)
         self.goal = self.tol * (at.result.problem.scale or 1.0)
         if not self.surveyed and (descent.failures or descent.stuck):
             found = obvious_starts(self.model, self.objective.target)
-            self.descents += [Descent.of(name, start, self.rule) for name, start in found]
+            self.descents += [FitDescent.of(name, start, self.rule) for name, start in found]
             self.surveyed = True
         following = self._next()
         if following != self.current:
@@ -242,7 +242,7 @@ class OptimizerSteps:
     column: ClassVar[str] = "length"
     retrying = False
 
-    def __init__(self, model: Model, rule: StepRule, optimizer: Any, scheduler: Any = None) -> None:
+    def __init__(self, model: LearnedModel, rule: StepRule, optimizer: Any, scheduler: Any = None) -> None:
         self.model, self.rule = model, rule
         self.optimizer = optimizer(model.parameters)
         if isinstance(self.optimizer, torch.optim.LBFGS):
@@ -255,7 +255,7 @@ class OptimizerSteps:
     def level(self) -> float:
         return self.rule.level
 
-    def step(self, at: Evaluation) -> float:
+    def step(self, at: FitEvaluation) -> float:
         g = gradient(self.model, at)
         length = self.rule.length(at.value, g.slope, g.size)
         for p, derivative in zip(self.model.parameters, g.vector, strict=True):
@@ -299,7 +299,7 @@ class OptimizerSteps:
 # --- directions --------------------------------------------------------------------------------------------
 
 
-def gradient(model: Model, at: Evaluation) -> Direction:
+def gradient(model: LearnedModel, at: FitEvaluation) -> Direction:
     """Return g = ∇_θ d, with its largest entry as its size."""
     found = torch.autograd.grad(
         at.distance, model.parameters, retain_graph=True, allow_unused=True, materialize_grads=True
@@ -312,7 +312,7 @@ def _largest(vector: Vector) -> float:
     return max(float(x.abs().max()) for x in vector)
 
 
-def natural(model: Model, at: Evaluation, g: Direction) -> Direction:
+def natural(model: LearnedModel, at: FitEvaluation, g: Direction) -> Direction:
     """Return the natural direction for the gradient g, or g itself if there is none."""
     n = natural_direction(*_outputs(at), model.parameters, g.vector)
     if n is not None and all(bool(torch.isfinite(x).all()) for x in n) and (slope := inner(g.vector, n)) > 0:
@@ -320,7 +320,9 @@ def natural(model: Model, at: Evaluation, g: Direction) -> Direction:
     return g
 
 
-def shortest(model: Model, at: Evaluation, slopes: Sequence[Slope], level: float, n: Direction) -> Direction | None:
+def shortest(
+    model: LearnedModel, at: FitEvaluation, slopes: Sequence[Slope], level: float, n: Direction
+) -> Direction | None:
     """Return the shortest displacement u that brings several linear models down to the level; None for a single one.
 
     In the metric M, u = Σ_i c_i n_i with M n_i = g_i; the vectors g_i have the inner products K = <g_i, n_j> = L Lᵀ.
@@ -357,7 +359,7 @@ def shortest(model: Model, at: Evaluation, slopes: Sequence[Slope], level: float
     return None
 
 
-def _outputs(at: Evaluation) -> tuple[list[Any], list[Any]]:
+def _outputs(at: FitEvaluation) -> tuple[list[Any], list[Any]]:
     """Return the learned outputs of the model and their weights W in the metric."""
     P, entries, initial, rewards, cost = at.outputs
     m = torch.from_numpy(np.array(at.result.occupancy))

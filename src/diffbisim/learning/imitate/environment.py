@@ -27,7 +27,7 @@ from diffbisim.processes.mdp import MDP
 
 
 @dataclass
-class Model:
+class TransitionCounts:
     """Counts of all observed transitions."""
 
     n_states: int
@@ -146,7 +146,9 @@ class Sampling:
         return [first] + [rest] * self.rounds
 
 
-def explore(env: Any, model: Model, policy: Floats, share: float, steps: int, rng: np.random.Generator) -> None:
+def explore(
+    env: Any, model: TransitionCounts, policy: Floats, share: float, steps: int, rng: np.random.Generator
+) -> None:
     """Act with the policy and a fraction of random actions, and count the transitions."""
     uniform = np.full_like(policy, 1.0 / policy.shape[1])
     model.add(rollouts(env, (1.0 - share) * policy + share * uniform, steps, rng))

@@ -35,9 +35,9 @@ from diffbisim.common.errors import InvalidArgument, InvalidCost
 from diffbisim.common.progress import Progress
 from diffbisim.distances.chains import check_discount_is_used
 from diffbisim.learning.imitate.control.cells import on_cells
-from diffbisim.learning.imitate.control.learning import Control, ControlResult, Lesson, track
-from diffbisim.learning.imitate.control.learning import Rounds as ControlRounds
-from diffbisim.learning.imitate.environment import Model, Sampling, explore
+from diffbisim.learning.imitate.control.learning import Control, ControlResult, ImitationInputs, track
+from diffbisim.learning.imitate.control.learning import RoundOptions
+from diffbisim.learning.imitate.environment import Sampling, TransitionCounts, explore
 from diffbisim.learning.imitate.expert import (
     expert_chain,
     observations,
@@ -47,11 +47,11 @@ from diffbisim.learning.imitate.expert import (
     warn_if_impossible,
 )
 from diffbisim.learning.imitate.learner import Learner, TabularLearner, make_learner
-from diffbisim.learning.imitate.objective import DISCOUNTED, PolicyObjective, Task
+from diffbisim.learning.imitate.objective import DISCOUNTED, ImitationTask, PolicyObjective
 from diffbisim.learning.imitate.result import ImitationResult
-from diffbisim.learning.imitate.updates import PolicyRun, Update, make_update
-from diffbisim.learning.optimize.checkpoint import Checkpoint, Session
-from diffbisim.learning.optimize.loop import Callback, Run, Watch
+from diffbisim.learning.imitate.updates import PolicyRun, PolicyUpdate, make_update
+from diffbisim.learning.optimize.checkpoint import RunCheckpoint, Session
+from diffbisim.learning.optimize.loop import Callback, LoopOptions, LoopRun
 from diffbisim.problems.questions import Question
 from diffbisim.processes.chain import MarkovChain, Transitions
 from diffbisim.processes.convert import check_lags
@@ -170,7 +170,7 @@ def imitate(
     check_discount_is_used(discount, question)
     if simplest and not (is_env(mdp) and has_numbers(mdp)):
         expert = _data_for_simplest(expert, policy, question)
-    watch = Watch(max_iterations, callback, progress, checkpoint, every)
+    watch = LoopOptions(max_iterations, callback, progress, checkpoint, every)
     asked = Request(
         expert, cost, check_discount(discount) if question.is_usual else discount, make_update(update), tol, solver,
         attainable, as_generator(rng), policy, features, question,
@@ -205,7 +205,7 @@ class Request:
     expert: Any
     cost: Any
     discount: float
-    update: Update
+    update: PolicyUpdate
     tol: float
     solver: Any = None
     attainable: bool | None = None
@@ -214,10 +214,10 @@ class Request:
     features: Any = None
     question: Question = DISCOUNTED
 
-    def task(self, mdp: MDP) -> Task:
+    def task(self, mdp: MDP) -> ImitationTask:
         """Return the task, with the expert as a chain and the cost as a table."""
         x = expert_chain(self.expert, mdp, self.shared)
-        return Task(x, mdp, learner_cost(self.cost, x, mdp), self.discount, self.question)
+        return ImitationTask(x, mdp, learner_cost(self.cost, x, mdp), self.discount, self.question)
 
     @property
     def shared(self) -> bool:
@@ -227,10 +227,10 @@ class Request:
     def learner(self, mdp: MDP) -> Learner:
         return make_learner(self.policy, mdp, self.features)
 
-    def run(self, task: Task, learner: Learner, objective: type[PolicyObjective] = PolicyObjective) -> Run:
+    def run(self, task: ImitationTask, learner: Learner, objective: type[PolicyObjective] = PolicyObjective) -> LoopRun:
         """Return the loop for a task, starting from the learner's current policy."""
         minimized = objective(task, learner, self.solver)
-        return Run(minimized, PolicyRun.begin(self.update, minimized, self.rng, self.attainable), self.tol)
+        return LoopRun(minimized, PolicyRun.begin(self.update, minimized, self.rng, self.attainable), self.tol)
 
     def facts(self, **more: Any) -> dict[str, Any]:
         """Return everything that identifies this run."""
@@ -238,7 +238,7 @@ class Request:
         return own | self.question.facts() | more
 
 
-def finished(run: Run, status: Status) -> ImitationResult:
+def finished(run: LoopRun, status: Status) -> ImitationResult:
     """Return the closest policy with its exact distance."""
     objective: Any = run.objective
     update: Any = run.update
@@ -250,7 +250,7 @@ def finished(run: Run, status: Status) -> ImitationResult:
     return ImitationResult(objective.closest.policy, distance, tuple(run.history), objective.task.mdp, status)
 
 
-def in_mdp(mdp: MDP, asked: Request, watch: Watch) -> ImitationResult:
+def in_mdp(mdp: MDP, asked: Request, watch: LoopOptions) -> ImitationResult:
     """Imitate in a known MDP."""
     task, learner = asked.task(mdp), asked.learner(mdp)
     check_lags((task.expert, mdp), ("expert", "mdp"))
@@ -266,13 +266,13 @@ def in_mdp(mdp: MDP, asked: Request, watch: Watch) -> ImitationResult:
         return finished(run, watch.run(run, session, None if kept is None else kept["run"]))
 
 
-def in_environment(env: Any, asked: Request, watch: Watch, sampling: Sampling) -> ImitationResult:
+def in_environment(env: Any, asked: Request, watch: LoopOptions, sampling: Sampling) -> ImitationResult:
     """Alternate sampling and imitation in the optimistic model; the last run uses the empirical model."""
     if not isinstance(asked.expert, MarkovChain):
         asked = replace(asked, expert=observations(asked.expert))
-    model = Model(*sizes(env))
+    model = TransitionCounts(*sizes(env))
     learner = asked.learner(model.mdp())
-    rounds = Rounds(env, asked, sampling, model, learner)
+    rounds = ExplorationRounds(env, asked, sampling, model, learner)
 
     def facts() -> dict[str, Any]:
         return asked.facts(environment=_environment_facts(env), cost=asked.task(model.mdp()).cost, sampling=sampling)
@@ -314,7 +314,7 @@ def refuse_for_box(given: Mapping[str, Any]) -> None:
             )
 
 
-def in_box(env: Any, asked: Request, sampling: Any, watch: Watch) -> ControlResult:
+def in_box(env: Any, asked: Request, sampling: Any, watch: LoopOptions) -> ControlResult:
     """Imitate in an environment with Box observations, by tracking or on cells."""
     method = "tracking" if asked.policy is None else asked.policy
     if method not in ("tracking", "markov"):
@@ -324,8 +324,8 @@ def in_box(env: Any, asked: Request, sampling: Any, watch: Watch) -> ControlResu
             f"sampling is a {type(sampling).__name__}; for Box observations pass "
             "sampling=diffbisim.control.Control(...)"
         )
-    lesson = Lesson.of(env, asked.expert, asked.features, sampling or Control(), asked.discount, asked.rng)
-    rounds = ControlRounds(watch.callback, watch.progress, None if watch.checkpoint is None else Checkpoint(
+    lesson = ImitationInputs.of(env, asked.expert, asked.features, sampling or Control(), asked.discount, asked.rng)
+    rounds = RoundOptions(watch.callback, watch.progress, None if watch.checkpoint is None else RunCheckpoint(
         watch.checkpoint, "imitate", {
             "environment": _box_facts(env), "demonstrations": [*lesson.shown.paths, list(lesson.shown.ended)],
             "discount": asked.discount, "policy": method, "features": asked.features, "sampling": lesson.options,
@@ -336,12 +336,12 @@ def in_box(env: Any, asked: Request, sampling: Any, watch: Watch) -> ControlResu
 
     def solve(mdp: MDP, expert: MarkovChain, cost: Floats, discount: float) -> ImitationResult:
         tabular = replace(asked, expert=expert, cost=cost, discount=discount, policy=None, features=None, tol=1e-2)
-        return in_mdp(mdp, tabular, Watch(CELL_ITERATIONS, None, False, None, 1))
+        return in_mdp(mdp, tabular, LoopOptions(CELL_ITERATIONS, None, False, None, 1))
 
     return on_cells(lesson, solve, rounds)
 
 
-class Rounds:
+class ExplorationRounds:
     """The rounds in which an environment is explored, as far as imitation needs it.
 
     A separate table explores, and the last run starts from the caller's policy: a policy learned from fewer data is a
@@ -351,7 +351,7 @@ class Rounds:
     Every round resets the environment with its own seed, so a checkpoint needs only the counts and the generator.
     """
 
-    def __init__(self, env: Any, asked: Request, sampling: Sampling, model: Model, learner: Learner) -> None:
+    def __init__(self, env: Any, asked: Request, sampling: Sampling, model: TransitionCounts, learner: Learner) -> None:
         self.env, self.asked, self.sampling, self.model, self.learner = env, asked, sampling, model, learner
         self.rng, self.batches, self.done = asked.rng, sampling.batches(), 0
         self.policy = learner.table()
@@ -387,7 +387,7 @@ class Rounds:
         policy: Floats = run.objective.closest.policy
         return policy[: self.model.n_states]
 
-    def _few_iterations(self, task: Task, learner: Learner) -> Any:
+    def _few_iterations(self, task: ImitationTask, learner: Learner) -> Any:
         run = self.asked.run(task, learner)
         run.until_done(max(self.sampling.iterations, 1))
         return run

@@ -30,7 +30,7 @@ LEAST = -70.0  # lower limit of log-probabilities: e^-70 is below every toleranc
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class PolicyEvaluation:
     """A policy, its distance, and the resulting reward and advantages."""
 
     policy: Floats  # π, (n, n_actions)
@@ -50,20 +50,20 @@ class Learner(ABC):
     def table(self) -> Floats:
         """Return π of shape (n, n_actions)."""
 
-    def cut(self, at: Evaluation, natural: bool) -> Cut:
+    def cut(self, at: PolicyEvaluation, natural: bool) -> Cut:
         """Return the linear model of the distance, whose derivative with respect to π(a|s) is -ρ(s) A(s,a)."""
         rho = at.occupancy[:, None]
         return Cut(at.result.value, at.policy, -rho * at.advantage, rho if natural else np.ones_like(rho))
 
-    def pull(self, gradient: Floats, at: Evaluation) -> Floats:
+    def pull(self, gradient: Floats, at: PolicyEvaluation) -> Floats:
         """Turn a derivative with respect to π into one with respect to the logits (softmax Jacobian)."""
         return np.asarray(at.policy * (gradient - (at.policy * gradient).sum(axis=1, keepdims=True)))
 
-    def spread(self, at: Evaluation, natural: bool) -> Floats | float:
+    def spread(self, at: PolicyEvaluation, natural: bool) -> Floats | float:
         """Return the current weights of the parameters."""
         return at.policy if natural else 1.0
 
-    def with_unvisited(self, step: Floats, at: Evaluation, length: float) -> Floats:
+    def with_unvisited(self, step: Floats, at: PolicyEvaluation, length: float) -> Floats:
         """Complete a natural step: states that are never visited follow their own advantage with this length."""
         return np.where(at.occupancy[:, None] > 0, step, length * at.advantage)
 
@@ -162,7 +162,7 @@ class ModuleLearner(Learner):
             logits = self.module(self.inputs).double().cpu().numpy()
         return TabularLearner(np.exp(_normalized(logits))).table()
 
-    def cut(self, at: Evaluation, natural: bool) -> Cut:
+    def cut(self, at: PolicyEvaluation, natural: bool) -> Cut:
         if natural:
             self.weights = at.occupancy[:, None] * at.policy
             return super().cut(at, natural)
@@ -171,7 +171,7 @@ class ModuleLearner(Learner):
         gradient = self._gradient(surrogate)
         return Cut(at.result.value, self.snapshot(), gradient, np.ones_like(gradient))
 
-    def pull(self, gradient: Floats, at: Evaluation) -> Floats:
+    def pull(self, gradient: Floats, at: PolicyEvaluation) -> Floats:
         return gradient if gradient.ndim == 1 else super().pull(gradient, at)
 
     def move(self, step: Floats, cap: float) -> float:
@@ -181,7 +181,7 @@ class ModuleLearner(Learner):
         self.restore(self.snapshot() + step * min(1.0, cap / max(largest, 1e-300)))
         return min(largest, cap)
 
-    def with_unvisited(self, step: Floats, at: Evaluation, length: float) -> Floats:
+    def with_unvisited(self, step: Floats, at: PolicyEvaluation, length: float) -> Floats:
         return step  # a network has no separate parameters for unvisited states
 
     def _onto_parameters(self, step: Floats) -> Floats:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from diffbisim.common.checks import Floats
 from diffbisim.distances.chains import make_solver, solve
-from diffbisim.learning.imitate.learner import Evaluation, Learner, TabularLearner
+from diffbisim.learning.imitate.learner import Learner, PolicyEvaluation, TabularLearner
 from diffbisim.learning.imitate.result import reward_and_visits
 from diffbisim.learning.imitate.simple import simple_policies
 from diffbisim.problems.problem import Problem, lazy
@@ -51,7 +51,7 @@ LEAST_GAP, SMALL_GAP, LARGE_GAP = 1e-12, 1e-7, 1e-5
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class ImitationTask:
     """The expert, the MDP, and the cost between their states."""
 
     expert: MarkovChain
@@ -81,7 +81,7 @@ class PolicyObjective:
 
     at_limit = Status.POLICIES
 
-    def __init__(self, task: Task, learner: Learner, solver: Any = None) -> None:
+    def __init__(self, task: ImitationTask, learner: Learner, solver: Any = None) -> None:
         self.task, self.learner = task, learner
         self.solver = None if solver is None else make_solver(solver)
         self.last: DistanceResult | None = None
@@ -94,7 +94,7 @@ class PolicyObjective:
         assert self._best is not None
         return self._best
 
-    def evaluate(self, level: float = 0.0) -> Evaluation:
+    def evaluate(self, level: float = 0.0) -> PolicyEvaluation:
         """Return distance, reward and advantage of the current policy."""
         pi, mdp = self.learner.table(), self.task.mdp
         problem = self.task.problem(pi)
@@ -107,7 +107,7 @@ class PolicyObjective:
         reward, visits = reward_and_visits(found, everywhere=not self._is_large(problem))
         A = action_values(mdp, reward)
         A -= (pi * A).sum(axis=1, keepdims=True)  # removes rounding error; the mean is zero in exact arithmetic
-        return Evaluation(pi, result, reward, A, visits)
+        return PolicyEvaluation(pi, result, reward, A, visits)
 
     @property
     def _samples(self) -> bool:
@@ -130,7 +130,7 @@ class PolicyObjective:
         gap = RELATIVE_GAP * (scale if near is None else near.value) / scale
         return Exact(tol=min(max(gap, LEAST_GAP), LARGE_GAP if rough else SMALL_GAP), reachable=rough)
 
-    def account(self, at: Evaluation) -> dict[str, float]:
+    def account(self, at: PolicyEvaluation) -> dict[str, float]:
         return {}
 
     def best(self) -> Any:

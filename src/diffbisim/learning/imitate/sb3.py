@@ -14,8 +14,8 @@ import numpy as np
 
 from diffbisim.common.checks import Floats, check_discount
 from diffbisim.common.errors import InvalidArgument, MissingExtra
-from diffbisim.learning.imitate.control.learning import ControlResult, Lesson, observed
-from diffbisim.learning.imitate.control.rewards import NOTHING, Coupling, Score, Tracking
+from diffbisim.learning.imitate.control.learning import ControlResult, ImitationInputs, observed
+from diffbisim.learning.imitate.control.rewards import NOTHING, CouplingReward, EpisodeReward, TrackingReward
 from diffbisim.learning.imitate.control.tracking import Nodes
 from diffbisim.learning.imitate.control.walks import demonstrations, feature_map
 from diffbisim.processes.environments import import_gymnasium
@@ -74,12 +74,14 @@ class BicausalReward:
         seen = feature_map(self.features, observed(env))
         nodes = Nodes.of(demonstrations(self.demos, env, seen, self.count, self.rng), seen)
         own = (
-            Tracking(nodes, self.discount, self.shift) if self.reward == "tracking" else Coupling(nodes, self.discount)
+            TrackingReward(nodes, self.discount, self.shift)
+            if self.reward == "tracking"
+            else CouplingReward(nodes, self.discount)
         )
         return rewarded(env, nodes, own)
 
 
-def rewarded(env: Any, nodes: Nodes, score: Score) -> Any:
+def rewarded(env: Any, nodes: Nodes, score: EpisodeReward) -> Any:
     """Return the environment with the reward of a score in place of its own."""
     return _wrapper(import_gymnasium())(env, nodes, score)
 
@@ -90,7 +92,7 @@ def _wrapper(gymnasium: Any) -> Any:
     class BicausalRewardWrapper(gymnasium.Wrapper):  # type: ignore[misc]
         """Pays the reward of a score instead of the environment's own, and appends its numbers to observations."""
 
-        def __init__(self, env: Any, nodes: Nodes, score: Score) -> None:
+        def __init__(self, env: Any, nodes: Nodes, score: EpisodeReward) -> None:
             super().__init__(env)
             self.nodes, self.score = nodes, score
             self.returns: list[tuple[int, float]] = []  # length and return of each episode
@@ -156,7 +158,7 @@ def _sized(gymnasium: Any, env: Any, unit: UnitSize) -> Any:
     return Sized(env)
 
 
-def ppo(lesson: Lesson, score_of: Callable[[Nodes, float], Score]) -> ControlResult:
+def ppo(lesson: ImitationInputs, score_of: Callable[[Nodes, float], EpisodeReward]) -> ControlResult:
     """Train PPO on a reward of unit size, with the number of steps and the actions of a lesson."""
     try:
         from stable_baselines3 import PPO
@@ -206,7 +208,7 @@ def _history(returns: list[tuple[int, float]], steps: int) -> list[dict[str, flo
 class NetworkAgent:
     """A Stable-Baselines3 policy as an agent; appends to observations what its reward appends."""
 
-    def __init__(self, model: Any, nodes: Nodes, score: Score) -> None:
+    def __init__(self, model: Any, nodes: Nodes, score: EpisodeReward) -> None:
         self.model, self.nodes, self.score = model, nodes, score
         self.added, self.fresh = NOTHING, True
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from diffbisim.common.checks import check_choice
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.learning.imitate.learner import Evaluation, Learner, TabularLearner
+from diffbisim.learning.imitate.learner import Learner, PolicyEvaluation, TabularLearner
 from diffbisim.learning.imitate.objective import PolicyObjective
 from diffbisim.learning.optimize.checkpoint import Resumable
 from diffbisim.learning.optimize.steps import Bundle, PolyakLevel
@@ -50,13 +50,13 @@ CUTS = 20
 TRIAL = 64
 
 
-class Update(ABC):
+class PolicyUpdate(ABC):
     """A way to move the policy, given its distance and reward."""
 
     __slots__ = ()
 
     @abstractmethod
-    def step(self, run: PolicyRun, at: Evaluation) -> float:
+    def step(self, run: PolicyRun, at: PolicyEvaluation) -> float:
         """Move the learner and return the largest change of a parameter."""
 
     def settled(self, run: PolicyRun, goal: float) -> bool:
@@ -73,7 +73,7 @@ class Update(ABC):
 class PolicyRun(Resumable):
     """The state of an update during a run, as the loop of optimize/loop.py uses it."""
 
-    update: Update
+    update: PolicyUpdate
     objective: PolicyObjective
     rng: np.random.Generator
     rule: PolyakLevel
@@ -89,7 +89,7 @@ class PolicyRun(Resumable):
 
     @classmethod
     def begin(
-        cls, update: Update, objective: PolicyObjective, rng: np.random.Generator, attainable: bool | None
+        cls, update: PolicyUpdate, objective: PolicyObjective, rng: np.random.Generator, attainable: bool | None
     ) -> PolicyRun:
         """Start with a fresh step rule."""
         return cls(update, objective, rng, PolyakLevel(attainable=attainable, patience=PATIENCE))
@@ -110,7 +110,7 @@ class PolicyRun(Resumable):
     def level(self) -> float:
         return self.rule.level
 
-    def step(self, at: Evaluation) -> float:
+    def step(self, at: PolicyEvaluation) -> float:
         if at.result.value < self.rule.best:
             self.best = self.learner.snapshot()
         moved = self.update.step(self, at)
@@ -158,7 +158,7 @@ class PolicyRun(Resumable):
 
 
 @dataclass(frozen=True, slots=True)
-class Natural(Update):
+class Natural(PolicyUpdate):
     """The exact gradient in the natural geometry, with bundle steps.
 
     Parameters
@@ -175,7 +175,7 @@ class Natural(Update):
     cap: float = 4.0
     natural: bool = True
 
-    def step(self, run: PolicyRun, at: Evaluation) -> float:
+    def step(self, run: PolicyRun, at: PolicyEvaluation) -> float:
         learner, bundle, before = run.learner, run.bundle, run.rule.delta
         cut = learner.cut(at, self.natural)
         spread = learner.spread(at, self.natural)
@@ -204,7 +204,7 @@ class Natural(Update):
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled(Update):
+class Sampled(PolicyUpdate):
     """REINFORCE without a critic, with r(s,s') as the advantage of the action taken.
 
     The logits of a state move along the mean of r (1{a} - π(·|s)) over its samples, by Polyak's length for the sampled
@@ -221,7 +221,7 @@ class Sampled(Update):
     samples: int = 2_000
     cap: float = 1.0
 
-    def step(self, run: PolicyRun, at: Evaluation) -> float:
+    def step(self, run: PolicyRun, at: PolicyEvaluation) -> float:
         if not run.learner.is_table:
             raise InvalidArgument('update "sampled" needs a table as policy; for a module use update="natural"')
         _only_discounted(run, "sampled")
@@ -238,7 +238,7 @@ class Sampled(Update):
 
 
 @dataclass(frozen=True, slots=True)
-class BestResponse(Update):
+class BestResponse(PolicyUpdate):
     """The paper's literal Algorithm 3: the optimal policy for the current reward, computed exactly.
 
     Parameters
@@ -249,7 +249,7 @@ class BestResponse(Update):
 
     printed_sign: bool = False
 
-    def step(self, run: PolicyRun, at: Evaluation) -> float:
+    def step(self, run: PolicyRun, at: PolicyEvaluation) -> float:
         if not run.learner.is_table:
             raise InvalidArgument('update "best-response" needs a table as policy; for a module use update="natural"')
         _only_discounted(run, "best-response")
@@ -268,7 +268,7 @@ def _only_discounted(run: PolicyRun, name: str) -> None:
         )
 
 
-def _transitions(run: PolicyRun, at: Evaluation, count: int) -> tuple[Any, Any, Any]:
+def _transitions(run: PolicyRun, at: PolicyEvaluation, count: int) -> tuple[Any, Any, Any]:
     """Draw independent (s, a, s') with s from the learner's discounted occupancy."""
     n = run.mdp.n_states
     s = run.rng.choice(n, size=count, p=at.occupancy / at.occupancy.sum())
@@ -276,7 +276,7 @@ def _transitions(run: PolicyRun, at: Evaluation, count: int) -> tuple[Any, Any, 
     return s, a, run.mdp._stacked.draw(a * n + s, run.rng.random(count))
 
 
-UPDATES: dict[str, Update] = {
+UPDATES: dict[str, PolicyUpdate] = {
     "natural": Natural(),
     "gradient": Natural(memory=1, natural=False),
     "sampled": Sampled(),
@@ -284,12 +284,12 @@ UPDATES: dict[str, Update] = {
 }
 
 
-def make_update(update: Any) -> Update:
+def make_update(update: Any) -> PolicyUpdate:
     """Return the update with this name, or the given object."""
     if isinstance(update, str):
         check_choice(update, "update", UPDATES)
         return UPDATES[update]
-    if not isinstance(update, Update):
+    if not isinstance(update, PolicyUpdate):
         raise InvalidArgument(
             f"update is a {type(update).__name__}; pass a name such as 'natural', or an Update of "
             "diffbisim.learning.imitate.updates"

@@ -17,7 +17,7 @@ resuming, the module must have either its initial values or those that the earli
 values it is another run.
 
 *Temporary files.* A file is first written under a temporary name, which a kill may leave behind.
-:meth:`Checkpoint.read` removes such files if no process is writing them any more.
+:meth:`RunCheckpoint.read` removes such files if no process is writing them any more.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ FREE = ("threads", "time_limit")
 REMEDY = "choose another file, or delete this one to start over"
 
 
-class Checkpoint:
+class RunCheckpoint:
     """The checkpoint file of one run.
 
     Parameters
@@ -164,7 +164,7 @@ class Session:
     Parameters
     ----------
     path, kind, facts
-        As for :class:`Checkpoint`; ``facts()`` is called only if there is a path.
+        As for :class:`RunCheckpoint`; ``facts()`` is called only if there is a path.
     model : Trained
         What is trained.
     argument : str
@@ -175,7 +175,7 @@ class Session:
         self, path: str | Path | None, kind: str, facts: Callable[[], Mapping[str, Any]], model: Trained, argument: str
     ) -> None:
         self.kind, self.model, self.argument, self.held = kind, model, argument, model.state()
-        self.file = None if path is None else Checkpoint(path, kind, facts())
+        self.file = None if path is None else RunCheckpoint(path, kind, facts())
         self.begun = "" if self.file is None else digest(model.identity(self.held))
 
     def read(self) -> Any:

@@ -47,7 +47,7 @@ class Objective(Protocol):
     def resume(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Update(Protocol):
+class ParameterUpdate(Protocol):
     """What moves the parameters."""
 
     #: Name of the number that :meth:`step` returns in a row of the history.
@@ -72,10 +72,10 @@ class Update(Protocol):
     def resume(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Run:
+class LoopRun:
     """One run of the loop; ``status`` is None until the run has ended on its own."""
 
-    def __init__(self, objective: Objective, update: Update, tol: float) -> None:
+    def __init__(self, objective: Objective, update: ParameterUpdate, tol: float) -> None:
         self.objective, self.update, self.tol = objective, update, tol
         self.history: list[dict[str, float]] = []
         self.status: Status | None = None
@@ -124,7 +124,7 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Watch:
+class LoopOptions:
     """The caller's options for a run: number of steps, callback, progress and checkpoint."""
 
     limit: int
@@ -137,7 +137,7 @@ class Watch:
         check_count(self.every, "every", 1)
 
     def run(
-        self, run: Run, session: Session, state: Mapping[str, Any] | None, beside: Mapping[str, Any] | None = None
+        self, run: LoopRun, session: Session, state: Mapping[str, Any] | None, beside: Mapping[str, Any] | None = None
     ) -> Status:
         """Resume from `state` if there is one, run to the end, and save; `beside` is written together with the run."""
 

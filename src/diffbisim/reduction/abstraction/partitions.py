@@ -103,13 +103,13 @@ def _pair(number: Integers, n: int) -> tuple[Integers, Integers]:
     return number - other * (other - 1) // 2, other
 
 
-class Score(NamedTuple):
+class PartitionScore(NamedTuple):
     """What is minimized: a loss, and among equal ones the mean loss over the states."""
 
     loss: float
     mean_loss: float
 
-    def beats(self, other: Score, tolerance: float) -> bool:
+    def beats(self, other: PartitionScore, tolerance: float) -> bool:
         """Return whether this score is smaller by more than rounding."""
         if abs(self.loss - other.loss) > tolerance:
             return self.loss < other.loss
@@ -124,7 +124,7 @@ class Scoring:
     k: int
     loss: str  # a field of `Losses`
     work: float = 0.0  # operations so far
-    known: dict[bytes, Score] = field(default_factory=dict)  # by policy
+    known: dict[bytes, PartitionScore] = field(default_factory=dict)  # by policy
 
     def __post_init__(self) -> None:
         mdp = self.ground.mdp
@@ -141,14 +141,14 @@ class Scoring:
         each = max(self.mass.size, self.n_actions * self.k**2, self.n * self.n_actions)
         return max(1, BLOCK // each)
 
-    def best_of(self, labels: Integers) -> tuple[Integers, Score]:
+    def best_of(self, labels: Integers) -> tuple[Integers, PartitionScore]:
         """Return the best of partitions (m, n) and its score; the first of those that are equal."""
         scores = np.array(self.of(labels))
         near = np.flatnonzero(scores[:, 0] <= scores[:, 0].min() + self.tolerance)
         best = int(near[(scores[near, 1] <= scores[near, 1].min() + self.tolerance).argmax()])
-        return labels[best], Score(*scores[best].tolist())
+        return labels[best], PartitionScore(*scores[best].tolist())
 
-    def of(self, labels: Integers) -> list[Score]:
+    def of(self, labels: Integers) -> list[PartitionScore]:
         """Return the scores of partitions (m, n)."""
         self.work += len(labels) * (OVERHEAD + 10 * self.mass.size + 3 * self.k**3)
         v, q = self._planned(*self._models(labels))
@@ -196,7 +196,7 @@ class Scoring:
         ahead = np.stack([np.asarray(P @ v.T).T for P in self.ground.mdp.transition], axis=2)
         return _best(self.ground.rewards + self.ground.discount * ahead, lifted)
 
-    def _evaluated(self, actions: Integers) -> Iterator[Score]:
+    def _evaluated(self, actions: Integers) -> Iterator[PartitionScore]:
         """Yield the scores of policies (m, n)."""
         at, start = np.arange(self.n), self.ground.mdp.initial
         self.work += len(actions) * (OVERHEAD + self.n**3)
@@ -209,7 +209,9 @@ class Scoring:
                 v = np.linalg.solve(system, self.ground.rewards[at, some][:, :, None])[:, :, 0]
                 lost = self.ground.optimal - v
             wanted = lost @ start if "start" in self.loss else lost.max(axis=1)
-            yield from map(Score, wanted.tolist(), (lost @ self.ground.weight / self.ground.weight.sum()).tolist())
+            yield from map(
+                PartitionScore, wanted.tolist(), (lost @ self.ground.weight / self.ground.weight.sum()).tolist()
+            )
 
 
 def _best(q: Floats, otherwise: Integers | None = None) -> Integers:

@@ -168,13 +168,13 @@ def abstract(
         return _partitioned(given, labels, γ, ψ, n_states, method)
     check_choice(method, "method", METHODS)
     k = check_count(n_states, "n_states", 1)
-    search = Search(given, γ, ψ, k, time.monotonic() + check_seconds(time_limit), score, method == "best")
+    search = CandidateSearch(given, γ, ψ, k, time.monotonic() + check_seconds(time_limit), score, method == "best")
     best = search.run(method, check_count(restarts, "restarts", 1), as_generator(rng), progress)
     small, tried = class_mdp(given, best.labels), tuple(search.tried)
     return AbstractionResult(given, small, best.labels, γ, best.method, tried, ψ, search.in_time, search.optimality)
 
 
-class Search:
+class CandidateSearch:
     """The candidates of one call, on the quotient by exact equivalence, or on the states if all partitions are tried.
 
     After :meth:`run`, `tried` holds them, `in_time` is False if the time limit was reached, and `optimality` tells what

@@ -22,7 +22,7 @@ from diffbisim.processes.convert import as_process
 from diffbisim.processes.cost import ground_cost
 from diffbisim.reduction.compression.kinetics import kinetic_model, lagged, metastable_sets
 from diffbisim.reduction.compression.result import CompressResult
-from diffbisim.reduction.compression.starts import Model, Target, averaged, matched_to_costs, numbers
+from diffbisim.reduction.compression.starts import SmallModel, Target, averaged, matched_to_costs, numbers
 from diffbisim.solvers import Exact
 
 METHODS = {"mean": "aggregate", "kinetic": "kinetic"}
@@ -119,7 +119,7 @@ def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels
     small, residual = averaged(target, classes, k, how.weight), None
     if model == "kinetic":
         fitted = kinetic_model(X, classes)
-        small, residual = Model(fitted.transition, small.initial, small.rewards), fitted.residual
+        small, residual = SmallModel(fitted.transition, small.initial, small.rewards), fitted.residual
     paid = how.rewards
     if small.rewards is not None and X.rewards is not None:
         paid = small.rewards.reshape(k, *X.rewards.shape[1:])
@@ -147,14 +147,14 @@ def kinetic(X: MarkovChain, k: int, how: How) -> CompressResult:
     return built(X, labels, "kinetic", how)
 
 
-class Classes(NamedTuple):
+class NamedClasses(NamedTuple):
     """The class 0 … k-1 of every state, and the names of the classes, if they have names."""
 
     labels: Integers  # (n,)
     names: Labels | None
 
 
-def _classes(labels: Any, n: int) -> Classes:
+def _classes(labels: Any, n: int) -> NamedClasses:
     """Check the labels of n states and number the classes."""
     given = np.asarray(labels)
     if given.shape != (n,):
@@ -165,12 +165,12 @@ def _classes(labels: Any, n: int) -> Classes:
         if gaps.size:
             wrong = f"there is a class {used[0]}" if used[0] < 0 else f"class {gaps[0]} has no states"
             raise InvalidArgument(f"labels: {wrong}; number the classes 0, 1, … without gaps, or give names")
-        return Classes(given.astype(np.int64), None)
+        return NamedClasses(given.astype(np.int64), None)
     if given.dtype.kind not in "USO":
         raise InvalidArgument(f"labels are of type {given.dtype}; give whole numbers from 0, or names")
     names = list(dict.fromkeys(given.tolist()))
     number = {name: k for k, name in enumerate(names)}
-    return Classes(np.array([number[name] for name in given.tolist()]), tuple(names))
+    return NamedClasses(np.array([number[name] for name in given.tolist()]), tuple(names))
 
 
 def _weights(X: MarkovChain, weights: Any, discount: float) -> Array:

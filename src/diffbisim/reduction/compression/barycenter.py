@@ -32,14 +32,14 @@ class Average(NamedTuple):
     start: Array  # (k,) a positive row
 
 
-class Row(NamedTuple):
+class BarycenterRow(NamedTuple):
     """A row and its duality gap relative to the cost; the gap is infinite if it is just the row to start from."""
 
     row: Array  # (k,)
     gap: float
 
 
-def barycenters(rows: Successors, U: Array, averages: Sequence[Average], tol: float) -> list[Row]:
+def barycenters(rows: Successors, U: Array, averages: Sequence[Average], tol: float) -> list[BarycenterRow]:
     """Return the Wasserstein barycenters of some rows ``P(·|x)`` of a kernel.
 
     Parameters
@@ -65,14 +65,14 @@ def barycenters(rows: Successors, U: Array, averages: Sequence[Average], tol: fl
     states, weights, starts = (np.concatenate(arrays) for arrays in zip(*averages, strict=True))
     first = np.cumsum([0, *(average.states.size for average in averages)])
     flat, gaps = _engine.barycenters(rows, U.ravel(), first, states, weights, starts, tol, engine_run())
-    found = list(map(Row, flat.reshape(len(averages), -1), gaps.tolist()))
+    found = list(map(BarycenterRow, flat.reshape(len(averages), -1), gaps.tolist()))
     for b, average in enumerate(averages):
         if not found[b].gap <= max(tol, ACCEPTED):
             found[b] = _literal(rows, U, average, tol) or found[b]
     return found
 
 
-def _literal(rows: Successors, U: Array, average: Average, tol: float) -> Row | None:
+def _literal(rows: Successors, U: Array, average: Average, tol: float) -> BarycenterRow | None:
     """Solve the linear program as it stands above, by HiGHS; return None if it is too large, or if that fails."""
     from scipy import sparse
     from scipy.optimize import linprog
@@ -94,7 +94,7 @@ def _literal(rows: Successors, U: Array, average: Average, tol: float) -> Row | 
     if found.x is None or not found.x[-k:].sum() > 0:
         return None
     q = np.maximum(found.x[-k:], 0.0)
-    return Row(q / q.sum(), tol)
+    return BarycenterRow(q / q.sum(), tol)
 
 
 class _Edges(NamedTuple):

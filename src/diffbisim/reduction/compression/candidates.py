@@ -35,7 +35,7 @@ from diffbisim.problems.problem import Array
 from diffbisim.reduction.compression.kinetics import DIRECT, kinetic_model, metastable_sets
 from diffbisim.reduction.compression.starts import (
     LOOSE,
-    Model,
+    SmallModel,
     Target,
     averaged,
     by_reward,
@@ -68,7 +68,7 @@ NOT_MUCH_FARTHER = 1.5
 PER_SECOND = 2e9
 
 
-def simple_candidates(target: Target, whole: Target, k: int, seconds: float = np.inf) -> list[Model]:
+def simple_candidates(target: Target, whole: Target, k: int, seconds: float = np.inf) -> list[SmallModel]:
     """Return the frozen chain first, then the aggregates and the kinetic model.
 
     The kinetic model is that of the ``whole`` chain, of which the target is the quotient. The list is empty if there is
@@ -90,7 +90,7 @@ def simple_candidates(target: Target, whole: Target, k: int, seconds: float = np
     return found
 
 
-def simple_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[Model]:
+def simple_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[SmallModel]:
     """Return the aggregates only; if there are few partitions, those of all of them."""
     if _operations(target) > seconds * PER_SECOND:
         return []
@@ -102,7 +102,7 @@ def simple_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[M
     return [averaged(target, labels, k) for labels in _different(partitions + _seeded(target, k))]
 
 
-def metric_averages(target: Target, features: Array, k: int) -> list[Model]:
+def metric_averages(target: Target, features: Array, k: int) -> list[SmallModel]:
     """Return averages over classes of k-medoids in the bisimulation metric, from several seeds; always the same."""
     rngs = map(np.random.default_rng, range(SEEDS))
     found = [medoid_partition(features, target.weight, k, rng) for rng in rngs]
@@ -128,7 +128,7 @@ def _in_order(labels: Integers) -> bool:
     return bool(np.all(labels[1:] <= np.maximum.accumulate(labels)[:-1] + 1))
 
 
-def nearest_first(target: Target, models: list[Model], deadline: float = np.inf) -> list[Model]:
+def nearest_first(target: Target, models: list[SmallModel], deadline: float = np.inf) -> list[SmallModel]:
     """Return the nearest model, followed by the first one and the nearest average if these are not much farther.
 
     Each is solved only until it is certainly farther than another one. Chains of more than DIRECT states are compared
@@ -214,11 +214,11 @@ def medians(weight: Array, table: Array, k: int) -> Integers:
     return np.array(chosen[::-1], dtype=np.int64)
 
 
-def _frozen(target: Target, classes: Integers, numbers: Array | None, chosen: Integers, k: int) -> Model:
+def _frozen(target: Target, classes: Integers, numbers: Array | None, chosen: Integers, k: int) -> SmallModel:
     """Return the chain that never moves; states without a reward of their own copy the first one."""
     start = np.bincount(classes, weights=target.chain.initial, minlength=k)
     rewards = None if numbers is None else np.append(numbers[chosen], np.repeat(numbers[chosen[:1]], k - chosen.size))
-    return Model(np.eye(k), start / start.sum(), rewards)
+    return SmallModel(np.eye(k), start / start.sum(), rewards)
 
 
 # --- classes -------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def _metastable(target: Target, k: int) -> Integers | None:
         return None
 
 
-def _kinetic(target: Target, labels: Integers, k: int) -> Iterator[Model]:
+def _kinetic(target: Target, labels: Integers, k: int) -> Iterator[SmallModel]:
     """Yield the kinetic model of these classes, if there is one; missing classes become unused states."""
     mean, (used, inside) = averaged(target, labels, k), np.unique(labels, return_inverse=True)
     try:
@@ -299,4 +299,4 @@ def _kinetic(target: Target, labels: Integers, k: int) -> Iterator[Model]:
     P = np.array(mean.transition)
     P[used] = 0.0
     P[np.ix_(used, used)] = kernel
-    yield Model(P, mean.initial, mean.rewards)
+    yield SmallModel(P, mean.initial, mean.rewards)

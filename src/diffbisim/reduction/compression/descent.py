@@ -43,7 +43,7 @@ from diffbisim.common.checks import Integers
 from diffbisim.problems.problem import Array
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.stochastic import Successors
-from diffbisim.reduction.compression.starts import Model, Target, averaged, median
+from diffbisim.reduction.compression.starts import SmallModel, Target, averaged, median
 from diffbisim.results.base import DistanceResult, Status
 from diffbisim.results.gradient import kernel_gradients
 
@@ -63,7 +63,7 @@ CELLS_PER_SECOND = 2e8
 NEGLIGIBLE = 1e-9
 
 
-class Care(NamedTuple):
+class BarycenterAccuracy(NamedTuple):
     """Accuracy of barycenters."""
 
     share: float  # fraction of the occupancy of a row to cover, states of largest weight first
@@ -74,10 +74,10 @@ class Care(NamedTuple):
 
 #: Accuracy for distances with a certified gap of at least ROUGH, and for smaller gaps.
 ROUGH = 3e-4
-COARSELY, FINELY = Care(0.95, 2.0, 1e-2, 64), Care(0.99, 4.0, 1e-3, 64)
+COARSELY, FINELY = BarycenterAccuracy(0.95, 2.0, 1e-2, 64), BarycenterAccuracy(0.99, 4.0, 1e-3, 64)
 
 #: For chains of up to SMALL states, barycenters use all pairs and are exact.
-SMALL, EXACTLY = 100, Care(1.0 - NEGLIGIBLE, np.inf, 1e-8, np.inf)
+SMALL, EXACTLY = 100, BarycenterAccuracy(1.0 - NEGLIGIBLE, np.inf, 1e-8, np.inf)
 
 #: Maximum work of an iteration, k² for every successor of a state, in all rows together: barycenters should not take
 #: much longer than a distance. States of least weight are left out, and the weights of the others are scaled up.
@@ -94,7 +94,7 @@ PRESENT = 0.5
 
 
 @dataclass(eq=False)
-class Search:
+class DescentRun:
     """One run: the best model so far, its distance, and the remaining budget.
 
     ``pace`` is the measured number of seconds per iteration of the solver. Before the ``deadline`` (of
@@ -103,7 +103,7 @@ class Search:
     """
 
     target: Target
-    model: Model
+    model: SmallModel
     max_steps: int
     deadline: float
     hold: bool = False  # whether the rewards are kept fixed
@@ -149,7 +149,7 @@ class Search:
         return self.target.tol * self.result.problem.scale
 
     def solve(
-        self, model: Model, warm: DistanceResult | None = None, least: float = np.inf, tol: float | None = None
+        self, model: SmallModel, warm: DistanceResult | None = None, least: float = np.inf, tol: float | None = None
     ) -> DistanceResult:
         """Compute the distance to a model; stop early if time is short or it is certainly at least ``least``."""
         began, slowest, done = time.monotonic(), self.pace / 2, 0
@@ -163,7 +163,7 @@ class Search:
 
         return self.target.solve(model, warm, stop, self.tol if tol is None else tol)
 
-    def consider(self, model: Model, least: float = 0.0, cold: bool = False) -> bool:
+    def consider(self, model: SmallModel, least: float = 0.0, cold: bool = False) -> bool:
         """Accept a model if it is nearer by more than ``least``; return whether it was.
 
         If the computation of its distance was stopped early, the upper bound decides.
@@ -182,7 +182,7 @@ class Search:
         return self._visits[1]
 
     @property
-    def care(self) -> Care:
+    def care(self) -> BarycenterAccuracy:
         """Accuracy of barycenters that matches the accuracy of distances."""
         if self.target.chain.n_states <= SMALL:
             return EXACTLY
@@ -203,7 +203,7 @@ def visits(result: DistanceResult, accuracy: float) -> Array:
     return m.reshape(result.problem.shape)
 
 
-def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
+def descend(search: DescentRun, small: float = 1e-4, patience: int = 3) -> None:
     """Update start, rewards and kernel in turn.
 
     The descent ends when ``patience`` consecutive steps gain less than the fraction ``small`` of the distance. After
@@ -221,21 +221,21 @@ def descend(search: Search, small: float = 1e-4, patience: int = 3) -> None:
             search.step = max(search.step, 1.0)
 
 
-def _all_at_once(search: Search) -> None:
+def _all_at_once(search: DescentRun) -> None:
     """Try start, rewards and kernel together, because a solve is expensive; if that fails, without the kernel."""
     moved = _with_start_and_rewards(search)
     if not _kernel(search, moved) and not search.late and not _same(moved, search.model):
         search.consider(moved)
 
 
-def _start_and_rewards(search: Search) -> None:
+def _start_and_rewards(search: DescentRun) -> None:
     """Try the best start and rewards for the present coupling."""
     moved = _with_start_and_rewards(search)
     if not _same(moved, search.model):
         search.consider(moved)
 
 
-def _with_start_and_rewards(search: Search) -> Model:
+def _with_start_and_rewards(search: DescentRun) -> SmallModel:
     """Return the model with the start and rewards that are best for its coupling."""
     U, m, model = search.result.values, search.occupancy, search.model
     nearest = np.bincount(U.argmin(axis=1), weights=search.target.chain.initial, minlength=U.shape[1])
@@ -248,14 +248,14 @@ def _with_start_and_rewards(search: Search) -> Model:
     return moved
 
 
-def _same(a: Model, b: Model) -> bool:
+def _same(a: SmallModel, b: SmallModel) -> bool:
     """Return whether two models have the same start and rewards."""
     if not np.array_equal(a.initial, b.initial):
         return False
     return a.rewards is None or b.rewards is None or np.array_equal(a.rewards, b.rewards)
 
 
-def _kernel(search: Search, moved: Model | None = None) -> bool:
+def _kernel(search: DescentRun, moved: SmallModel | None = None) -> bool:
     """Try the best kernel within a radius; return whether it is nearer.
 
     The radius grows with success and shrinks with failure. ``moved`` is the model whose kernel is replaced; by default,
@@ -279,7 +279,7 @@ def _kernel(search: Search, moved: Model | None = None) -> bool:
     return False
 
 
-def along_gradient(search: Search) -> float:
+def along_gradient(search: DescentRun) -> float:
     """Try steps of the kernel along the gradient of the distance; return by how much the distance decreased.
 
     Three kinds of steps are tried, each of several lengths: probabilities times the exponential of the gradient, a step
@@ -305,7 +305,7 @@ def along_gradient(search: Search) -> float:
     return before - search.value
 
 
-def reseed(search: Search) -> None:
+def reseed(search: DescentRun) -> None:
     """Move every unvisited state of Y to where the coupling is most expensive; this costs nothing."""
     target, m, U = search.target, search.occupancy, search.result.values
     unused = np.flatnonzero(m.sum(axis=0) <= NEGLIGIBLE)
@@ -335,7 +335,7 @@ def reseed(search: Search) -> None:
         search.model, search.result = moved, result
 
 
-def lloyd(search: Search, rounds: int) -> bool:
+def lloyd(search: DescentRun, rounds: int) -> bool:
     """Average over the classes of the nearest state while the distance decreases; return whether it did at all."""
     gained = False
     for _ in range(rounds):
@@ -348,7 +348,7 @@ def lloyd(search: Search, rounds: int) -> bool:
     return gained
 
 
-def exchange(search: Search) -> None:
+def exchange(search: DescentRun) -> None:
     """Move single states to other classes while the averaged chain becomes nearer.
 
     The moves that promise most (:func:`prospects`) are tried first, at most TRIES per state before one succeeds.
@@ -370,7 +370,7 @@ def exchange(search: Search) -> None:
     search.report()
 
 
-def prospects(search: Search, labels: Integers) -> Array:
+def prospects(search: DescentRun, labels: Integers) -> Array:
     """Return about how much the distance changes if state x moves to class y, ``(n, k)``; infinite if it is there.
 
     To first order, a change of the averaged kernel P costs its product with the gradient, and a change of the start
@@ -414,7 +414,7 @@ class Barycenters:
     U: Array
     m: Array
     P: Array
-    care: Care = EXACTLY
+    care: BarycenterAccuracy = EXACTLY
     deadline: float = np.inf
 
     def within(self, radius: float = 1.0) -> Array:

@@ -50,7 +50,7 @@ from diffbisim.common.checks import (
 from diffbisim.common.errors import InvalidArgument, InvalidChain, quietly, warn
 from diffbisim.common.parallel import Executor, as_done
 from diffbisim.common.progress import Progress, tracking
-from diffbisim.learning.optimize.checkpoint import Checkpoint, stored
+from diffbisim.learning.optimize.checkpoint import RunCheckpoint, stored
 from diffbisim.problems.problem import Array, Problem
 from diffbisim.processes.chain import MarkovChain, Transitions, Unseen
 from diffbisim.processes.convert import as_process, check_lags
@@ -64,11 +64,11 @@ from diffbisim.reduction.compression.candidates import (
     simple_aggregates,
     simple_candidates,
 )
-from diffbisim.reduction.compression.descent import MOMENT, Search, along_gradient, descend, exchange, lloyd
+from diffbisim.reduction.compression.descent import MOMENT, DescentRun, along_gradient, descend, exchange, lloyd
 from diffbisim.reduction.compression.kinetics import lagged, metastable_sets
 from diffbisim.reduction.compression.result import MODELS, CompressResult, SweepResult
 from diffbisim.reduction.compression.starts import (
-    Model,
+    SmallModel,
     Target,
     averaged,
     by_appearance,
@@ -112,7 +112,7 @@ LANDMARKS, STARTS, SIMPLE = 0.15, 0.3, 0.05
 
 
 @stored
-class Start(NamedTuple):
+class StartingModel(NamedTuple):
     """A model to start from, and what to do before the descent.
 
     ``before`` is "average" (average over classes), "hold" (keep the rewards fixed at first), "nearer" (run via shorter
@@ -120,7 +120,7 @@ class Start(NamedTuple):
     exactly, and the result is no farther than they are.
     """
 
-    model: Model
+    model: SmallModel
     before: str = ""
 
 
@@ -226,7 +226,7 @@ def compress(
         rewards, cost, model, check_count(lag, "lag", 1), rng, restarts, max_steps, time_limit, starts, tol, executor,
         progress, callback, checkpoint, criterion,
     )  # fmt: skip
-    shared = Shared(_chain(target, target_rewards, unseen), options.lag)
+    shared = SharedTarget(_chain(target, target_rewards, unseen), options.lag)
     return _compress(shared, n_states, discount, options, began)
 
 
@@ -254,7 +254,7 @@ class Options(NamedTuple):
 SEARCHED = ("restarts", "max_steps", "time_limit", "starts", "executor", "callback", "checkpoint")
 
 
-def _compress(shared: "Shared", n_states: int, discount: float, options: Options, began: float) -> CompressResult:
+def _compress(shared: "SharedTarget", n_states: int, discount: float, options: Options, began: float) -> CompressResult:
     """Compress to one size, using what is shared with other sizes."""
     if options.criterion != "discounted":
         raise InvalidArgument(
@@ -283,21 +283,21 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
     begun = [_started(Y, k, n, cost is None, X) for n, Y in enumerate(options.starts)]
     file = None
     if checkpoint is not None:
-        file = Checkpoint(checkpoint, "compress", {
+        file = RunCheckpoint(checkpoint, "compress", {
             "target": X, "n_states": k, "discount": float(discount), "rewards": rewards, "cost": cost,
             "rng": options.rng, "restarts": restarts, "max_steps": max_steps, "starts": list(options.starts),
             "tol": float(options.tol), "model": options.model,
         })  # fmt: skip
     target, labels = shared.merged(discount, cost, options.tol)
     heats = _heats(target, options.model)
-    notes = Notes.of(file, clock.limited, len(heats))
+    notes = SearchCheckpoint.of(file, clock.limited, len(heats))
     whole = Target(X, discount, numbers(X.rewards) if cost is None else None, cost, options.tol)
     if not notes.starts:
-        maker = Beginnings(target, whole, k, options.model, shared, clock)
+        maker = StartingPoints(target, whole, k, options.model, shared, clock)
         notes.starts = maker.all(begun, restarts, as_generator(options.rng))
         notes.write()
     reserve = X.n_transitions / target.chain.n_transitions  # the final sweep is over X itself
-    race = Race(target, max_steps, clock, reserve, options.executor, notes, options.callback, heats)
+    race = RestartSearch(target, max_steps, clock, reserve, options.executor, notes, options.callback, heats)
     best, history = race.run(options.progress)
     small, learned, paid = best.model, cost is None, rewards
     if small.rewards is not None and X.rewards is not None:
@@ -312,7 +312,7 @@ def _compress(shared: "Shared", n_states: int, discount: float, options: Options
     return found
 
 
-class Shared:
+class SharedTarget:
     """Data shared by compressions of one chain to several sizes."""
 
     def __init__(self, chain: MarkovChain, lag: int = 1) -> None:
@@ -423,43 +423,43 @@ def _merged(X: MarkovChain, discount: float, cost: Array | None, tol: float) -> 
     return Target(chain, discount, cost=np.ascontiguousarray(cost[first]), tol=tol), classes.labels
 
 
-def _started(Y: MarkovChain, k: int, number: int, learned: bool, X: MarkovChain) -> Model:
+def _started(Y: MarkovChain, k: int, number: int, learned: bool, X: MarkovChain) -> SmallModel:
     """Check a start of the user and return it as a model."""
     if not isinstance(Y, MarkovChain) or Y.n_states != k or (learned and Y.rewards is None):
         raise InvalidArgument(f"starts[{number}] must be a MarkovChain of {k} states{' with rewards' * learned}")
     check_lags([Y, X], [f"starts[{number}]", "the small chain"])
     P, seen, own = dense(Y.transition), numbers(X.rewards), numbers(Y.rewards)
     if not learned or own is None or seen is None:
-        return Model(np.array(P), np.array(Y.initial), None)
+        return SmallModel(np.array(P), np.array(Y.initial), None)
     if own.shape[1:] != seen.shape[1:]:
         raise InvalidArgument(f"starts[{number}] has rewards of shape {own.shape}; give shape {(k, *seen.shape[1:])}")
-    return Model(np.array(P), np.array(Y.initial), np.array(own))
+    return SmallModel(np.array(P), np.array(Y.initial), np.array(own))
 
 
 @dataclass(frozen=True, eq=False)
-class Beginnings:
+class StartingPoints:
     """Makes the starting points of the restarts."""
 
     target: Target
     whole: Target  # of which the target is the quotient
     k: int
     kind: str  # kind of model
-    shared: Shared
+    shared: SharedTarget
     clock: Clock
 
-    def all(self, given: list[Model], restarts: int, rng: np.random.Generator) -> list[Start]:
+    def all(self, given: list[SmallModel], restarts: int, rng: np.random.Generator) -> list[StartingModel]:
         """Return the user's starts and our own; only the quotient if its distance is zero."""
-        models, merged = [Start(model, "given") for model in given], self.target.chain.n_states
+        models, merged = [StartingModel(model, "given") for model in given], self.target.chain.n_states
         if merged <= self.k:
             quotient = self._aligned(np.arange(merged))
-            models.insert(0, Start(quotient))
+            models.insert(0, StartingModel(quotient))
             exact = self.target.solve(quotient, callback=lambda row: time.monotonic() > self.clock.end())
             if exact.upper <= 2 * self.target.tol * exact.problem.scale:
                 return models[:1]
         own = self._own(restarts, rng)
         return [*models, *self._simple(), *own]
 
-    def _simple(self) -> list[Start]:
+    def _simple(self) -> list[StartingModel]:
         """Return the nearest of the simple candidates, and the nearest of other kinds if they are not much farther."""
         if self.target.rewards is not None and self.target.rewards.ndim > 1:
             return self._vectors()
@@ -467,24 +467,24 @@ class Beginnings:
         until = time.monotonic() + seconds
         if self.kind == "aggregate":
             aggregates = simple_aggregates(target, self.k, seconds)
-            return [Start(model, "average") for model in nearest_first(target, aggregates, until)[:1]]
+            return [StartingModel(model, "average") for model in nearest_first(target, aggregates, until)[:1]]
         whole = self.whole if self.whole.chain.n_states > target.chain.n_states else target
         found = simple_candidates(target, whole, self.k, seconds)
         if found and self.shared.features is not None and target.chain.n_states <= SMALL:
             found += metric_averages(target, self.shared.features, self.k)
-        return [Start(model, "simple") for model in nearest_first(target, found, until)]
+        return [StartingModel(model, "simple") for model in nearest_first(target, found, until)]
 
-    def _vectors(self) -> list[Start]:
+    def _vectors(self) -> list[StartingModel]:
         """Return the nearest of the simple candidates for vectors, and the frozen chain if it is not much farther."""
         target, seconds = self.target, SIMPLE * self.clock.seconds
         until = time.monotonic() + seconds
         if self.kind == "aggregate":
             aggregates = vector_aggregates(target, self.k, seconds)
-            return [Start(model, "average") for model in nearest_first(target, aggregates, until)[:1]]
+            return [StartingModel(model, "average") for model in nearest_first(target, aggregates, until)[:1]]
         candidates = vector_candidates(target, self.whole, self.k, seconds)
-        return [Start(model, "simple") for model in nearest_first(target, candidates, until)]
+        return [StartingModel(model, "simple") for model in nearest_first(target, candidates, until)]
 
-    def _own(self, restarts: int, rng: np.random.Generator) -> list[Start]:
+    def _own(self, restarts: int, rng: np.random.Generator) -> list[StartingModel]:
         """Return one start per restart, each with its own seed.
 
         Small chains alternate between a partition by k-medoids in the metric with averaging, a random kernel, and such
@@ -499,7 +499,7 @@ class Beginnings:
         if features is None:
             features = self.shared.features = landmark_distances(target, clock.left(LANDMARKS))
         kinds = ("average",) if self.large or self.kind == "aggregate" else ("average", "random", "")
-        found: list[Start] = []
+        found: list[StartingModel] = []
         known: list[NDArray[np.int64]] = []  # partitions by k-medoids
         for n, child in enumerate(rng.spawn(restarts)):
             kind = kinds[n % len(kinds)]
@@ -507,18 +507,18 @@ class Beginnings:
                 break
             if n == 0 and self.shared.before is not None:
                 split = split_classes(features, target.weight, self.shared.before, k, child)
-                found.append(Start(self._aligned(split), "average"))
+                found.append(StartingModel(self._aligned(split), "average"))
             elif n == 1:
                 found.append(self._seen())
             elif n == 2 and self.large and (slow := self._slow()) is not None:
-                found.append(Start(self._aligned(slow), kind))
+                found.append(StartingModel(self._aligned(slow), kind))
             elif n == 3 and self.large and target.rewards is not None:
-                found.append(Start(averaged(target, quantiles(target.appearance, target.weight, k), k), kind))
+                found.append(StartingModel(averaged(target, quantiles(target.appearance, target.weight, k), k), kind))
             elif kind == "random":
-                found.append(Start(random_model(target, k, child)))
+                found.append(StartingModel(random_model(target, k, child)))
             else:
                 known.append(other_partition(features, target.weight, k, child, known, clock.end(STARTS)))
-                found.append(Start(self._aligned(known[-1]), kind))
+                found.append(StartingModel(self._aligned(known[-1]), kind))
         return found
 
     @property
@@ -526,11 +526,11 @@ class Beginnings:
         """Whether the chain is too large for random kernels."""
         return self.target.chain.n_states > SMALL
 
-    def _seen(self) -> Start:
+    def _seen(self) -> StartingModel:
         """Return a start that uses only the appearance of the states."""
         if self.kind == "aggregate" and self.target.rewards is not None:
-            return Start(averaged(self.target, by_reward(self.target, self.k), self.k), "average")
-        return Start(by_appearance(self.target, self.k), "hold")
+            return StartingModel(averaged(self.target, by_reward(self.target, self.k), self.k), "average")
+        return StartingModel(by_appearance(self.target, self.k), "hold")
 
     def _slow(self) -> NDArray[np.int64] | None:
         """Return the metastable sets, if the chain has slow modes and they are found quickly."""
@@ -539,12 +539,12 @@ class Beginnings:
         except InvalidChain:
             return None
 
-    def _aligned(self, labels: NDArray[np.int64]) -> Model:
+    def _aligned(self, labels: NDArray[np.int64]) -> SmallModel:
         """Return the averaged model of these classes, numbered to match given costs."""
         return averaged(self.target, matched_to_costs(self.target, labels, self.k), self.k)
 
 
-class Heat(NamedTuple):
+class SearchRound(NamedTuple):
     """One round of the search: which starts take part, and how far they are run."""
 
     share: float  # fraction of the starts that take part, the best ones so far
@@ -555,28 +555,28 @@ class Heat(NamedTuple):
     moves: bool = False  # whether single states are moved between classes instead of a descent
 
 
-def _heats(target: Target, kind: str) -> tuple[Heat, ...]:
+def _heats(target: Target, kind: str) -> tuple[SearchRound, ...]:
     """Return the rounds: all starts coarsely, then the best ones; for large chains only the nearest even coarsely."""
     if kind == "aggregate":
         few = target.chain.n_states <= SMALL
-        return (Heat(1.0, None), Heat(0.25, None, moves=True)) if few else (Heat(1.0, None),)
+        return (SearchRound(1.0, None), SearchRound(0.25, None, moves=True)) if few else (SearchRound(1.0, None),)
     if target.chain.n_states <= SMALL:
-        return Heat(1.0, COARSE, patience=2), Heat(0.25, FINE)
+        return SearchRound(1.0, COARSE, patience=2), SearchRound(0.25, FINE)
     if target.chain.n_states <= MEDIUM:
-        return Heat(1.0, COARSE / 2, 1e-3, patience=1, rounds=0), Heat(0.375, FINE, 1e-5, patience=2)
+        return SearchRound(1.0, COARSE / 2, 1e-3, patience=1, rounds=0), SearchRound(0.375, FINE, 1e-5, patience=2)
     return (
-        Heat(1.0, None, 1e-3, rounds=0),
-        Heat(0.25, COARSE, 1e-3, patience=1),
-        Heat(0.125, 3 * FINE, 1e-4, patience=2),
+        SearchRound(1.0, None, 1e-3, rounds=0),
+        SearchRound(0.25, COARSE, 1e-3, patience=1),
+        SearchRound(0.125, 3 * FINE, 1e-4, patience=2),
     )
 
 
 @stored
 @dataclass(frozen=True, eq=False)
-class Ran:
+class DescentOutcome:
     """The outcome of a descent: its last model, all values, the table ``(n, k)`` and the certified upper bound."""
 
-    model: Model
+    model: SmallModel
     values: list[float]
     table: Array
     upper: float
@@ -584,16 +584,16 @@ class Ran:
 
 
 @dataclass(eq=False)
-class Notes:
+class SearchCheckpoint:
     """The content of a checkpoint: the starts, and the outcome of each in every round."""
 
-    file: Checkpoint | None
+    file: RunCheckpoint | None
     limited: bool
-    starts: list[Start]
-    heats: tuple[dict[int, Ran], ...]
+    starts: list[StartingModel]
+    heats: tuple[dict[int, DescentOutcome], ...]
 
     @classmethod
-    def of(cls, file: Checkpoint | None, limited: bool, heats: int) -> "Notes":
+    def of(cls, file: RunCheckpoint | None, limited: bool, heats: int) -> "SearchCheckpoint":
         """Read the file, if there is one. Starts chosen under a time limit are not used by a run without one."""
         state = None if file is None else file.read()
         if state is None or (state["limited"] and not limited):
@@ -608,7 +608,7 @@ class Notes:
 
 
 @dataclass(frozen=True, eq=False)
-class Race:
+class RestartSearch:
     """Runs all restarts round by round, each with fewer of the starts.
 
     Ties are resolved in favor of the first start, so that the order of completion does not matter. The run ends when
@@ -620,11 +620,11 @@ class Race:
     clock: Clock
     reserve: float
     executor: Executor
-    notes: Notes
+    notes: SearchCheckpoint
     callback: Callable[[Mapping[str, float]], object] | None
-    heats: tuple[Heat, ...]
+    heats: tuple[SearchRound, ...]
 
-    def run(self, progress: Progress) -> tuple[Ran, tuple[Mapping[str, float], ...]]:
+    def run(self, progress: Progress) -> tuple[DescentOutcome, tuple[Mapping[str, float], ...]]:
         """Return the nearest model, and one row of history for every step."""
         starts, done = self.notes.starts, self.notes.heats
         own = sum(start.before != "simple" for start in starts)
@@ -636,15 +636,21 @@ class Race:
                 if n:
                     so_far = _latest(done[:n])
                     best = sorted(so_far, key=lambda k: (so_far[k].upper, k))[:size]
-                    runs = {k: Start(so_far[k].model) for k in best}
+                    runs = {k: StartingModel(so_far[k].model) for k in best}
                 if n and twice and heat is self.heats[-1]:
-                    runs |= {len(starts) + k: Start(start.model, "nearer") for k, start in runs.items()}
+                    runs |= {len(starts) + k: StartingModel(start.model, "nearer") for k, start in runs.items()}
                 if not self._heat(runs, done[n], heat, advance):
                     break
         found = [(ran.upper, k, -n, ran) for n, heat in enumerate(done) for k, ran in heat.items()]
         return min(found, key=lambda row: row[:3])[3], _history(*done)
 
-    def _heat(self, runs: dict[int, Start], done: dict[int, Ran], heat: Heat, advance: Callable[[int], None]) -> bool:
+    def _heat(
+        self,
+        runs: dict[int, StartingModel],
+        done: dict[int, DescentOutcome],
+        heat: SearchRound,
+        advance: Callable[[int], None],
+    ) -> bool:
         """Run the starts that are not done; return whether to continue with the next round."""
         if done:
             advance(len(done))
@@ -668,12 +674,12 @@ class Race:
         return not self.clock.limited or self.clock.left() > 0
 
 
-def _latest(heats: Sequence[dict[int, Ran]]) -> dict[int, Ran]:
+def _latest(heats: Sequence[dict[int, DescentOutcome]]) -> dict[int, DescentOutcome]:
     """Return the latest outcome of every start."""
     return {n: ran for heat in heats for n, ran in heat.items()}
 
 
-def _history(*heats: dict[int, Ran]) -> tuple[Mapping[str, float], ...]:
+def _history(*heats: dict[int, DescentOutcome]) -> tuple[Mapping[str, float], ...]:
     """Return one row per step of every run."""
     rows: list[Mapping[str, float]] = []
     step: dict[int, int] = {}
@@ -689,8 +695,8 @@ class Job(NamedTuple):
     """One restart, as it is sent to a worker."""
 
     number: int
-    start: Start
-    heat: Heat
+    start: StartingModel
+    heat: SearchRound
     max_steps: int
     reserve: float  # time of the sweep that certifies the result, in sweeps of the search
     seconds: float  # remaining time
@@ -698,7 +704,7 @@ class Job(NamedTuple):
     must: bool  # whether to run it however late it is
 
 
-def _run(target: Target, job: Job) -> Ran | None:
+def _run(target: Target, job: Job) -> DescentOutcome | None:
     """Run one restart: average, descend, and try the hard encoder at the end; return None if it is too late.
 
     The remaining time is computed here, because the job may have waited in a queue.
@@ -707,17 +713,19 @@ def _run(target: Target, job: Job) -> Ran | None:
     end = time.monotonic() + min(job.seconds, job.until - time.time())
     with quietly():  # inaccurate occupancies of intermediate models only cost steps
         for discount in _horizons(target.discount) if before == "nearer" else ():
-            nearer = Search(replace(target, discount=discount), model, job.max_steps, end, False, job.reserve, heat.tol)
+            nearer = DescentRun(
+                replace(target, discount=discount), model, job.max_steps, end, False, job.reserve, heat.tol
+            )
             if nearer.late:
                 break
             nearer.begin()
             descend(nearer, COARSE)
             model = nearer.model
-        search = Search(target, model, job.max_steps, end, before == "hold", job.reserve, heat.tol)
+        search = DescentRun(target, model, job.max_steps, end, before == "hold", job.reserve, heat.tol)
         if search.late and not job.must:
             return None
         search.begin(exactly=before in EXACTLY)
-        first = Ran(model, search.values[:1], search.result.values, search.result.upper, True)
+        first = DescentOutcome(model, search.values[:1], search.result.values, search.result.upper, True)
         averaging = before == "average" or (before == "simple" and model.labels is not None)
         lloyd(search, heat.rounds if averaging else 0)
         if heat.moves or (before == "simple" and target.chain.n_states <= SMALL):
@@ -727,10 +735,10 @@ def _run(target: Target, job: Job) -> Ran | None:
     r = search.result
     if before in EXACTLY and r.upper > first.upper:  # by the rounding of less exact distances
         return replace(first, complete=not search.late)
-    return Ran(search.model, search.values, r.values, r.upper, not search.late)
+    return DescentOutcome(search.model, search.values, r.values, r.upper, not search.late)
 
 
-def _to_the_end(search: Search, small: float, patience: int) -> None:
+def _to_the_end(search: DescentRun, small: float, patience: int) -> None:
     """Descend, first with fixed rewards if they are held, and try the hard encoder while the distance decreases.
 
     Where a fine descent ends, steps along the gradient are tried; it continues as long as they gain enough.
@@ -811,7 +819,7 @@ def compress_sweep(
         known = ", ".join(sorted({*Options._fields, "target_rewards", "unseen"}))
         raise InvalidArgument(f"compress_sweep has no option {name!r}; it has: {known}")
     same = Options(rewards=rewards, **options)
-    shared = Shared(chain, check_count(same.lag, "lag", 1))
+    shared = SharedTarget(chain, check_count(same.lag, "lag", 1))
     learned = isinstance(rewards, str) and rewards == "learn" and isinstance(same.cost, str)
     results: list[CompressResult] = []
     began = time.monotonic()
@@ -833,7 +841,7 @@ def compress_sweep(
     return SweepResult(tuple(ordered), tuple(results), _elbow(ordered, values, ZERO * scale))
 
 
-def _coarser(shared: Shared, found: CompressResult) -> NDArray[np.int64]:
+def _coarser(shared: SharedTarget, found: CompressResult) -> NDArray[np.int64]:
     """Return the classes of a result for the states of the merged chain."""
     target, labels = shared.merged(found.distance.discount, None, 0.0)
     first = np.unique(labels, return_index=True)[1]

@@ -1,8 +1,8 @@
 """The target of a compression, and starting points of the search.
 
 A :class:`Target` is the large chain together with what is observed of its states: rewards, if those of the small chain
-are learned, or a fixed table of costs c(x,y). A :class:`Model` is a small chain during the search. The search starts
-from partitions into classes of states that behave similarly.
+are learned, or a fixed table of costs c(x,y). A :class:`SmallModel` is a small chain during the search. The search
+starts from partitions into classes of states that behave similarly.
 
 Two states behave similarly if they are close in the bisimulation metric. The metric between all pairs of states of a
 large chain is expensive, so states are described by their distances to *landmarks* z, the states of a small chain L:
@@ -59,7 +59,7 @@ ALIKE, ATTEMPTS = 0.95, (ROUNDS, ROUNDS, 1, 1, 1)
 
 @stored
 @dataclass(frozen=True, eq=False)
-class Model:
+class SmallModel:
     """A small chain: kernel ``(k, k)``, start ``(k,)``, and rewards ``(k,)`` or ``(k, d)`` if they are learned.
 
     ``labels (n,)`` are the classes over which the model was averaged initially; None if it was not.
@@ -94,7 +94,7 @@ class Target:
 
     def solve(
         self,
-        model: Model,
+        model: SmallModel,
         warm: DistanceResult | None = None,
         callback: Callable[[Mapping[str, float]], object] | None = None,
         tol: float = 0.0,
@@ -250,7 +250,7 @@ def _medoid(features: Array, weight: Array, members: Integers, current: int, rng
     return int(few[int(np.argmin(far))])
 
 
-def averaged(target: Target, labels: Integers, k: int, weight: Array | None = None) -> Model:
+def averaged(target: Target, labels: Integers, k: int, weight: Array | None = None) -> SmallModel:
     """Return the chain of k states that averages the states of each class, by default weighted by occupancy.
 
     Learned rewards are weighted medians, which are optimal for ‖r - r'‖. Classes without members copy the first class
@@ -269,7 +269,7 @@ def averaged(target: Target, labels: Integers, k: int, weight: Array | None = No
         r = target.rewards
         rewards = np.array([median(r[labels == y], weight[labels == y]) if used[y] else r[0] for y in range(k)])
     start = np.bincount(labels, weights=target.chain.initial, minlength=k)
-    return Model(P / P.sum(axis=1, keepdims=True), start / start.sum(), rewards, labels)
+    return SmallModel(P / P.sum(axis=1, keepdims=True), start / start.sum(), rewards, labels)
 
 
 def spread(rewards: Array, k: int) -> Array:
@@ -292,7 +292,7 @@ def centers(vectors: Array, k: int) -> Array:
     return found
 
 
-def by_appearance(target: Target, k: int) -> Model:
+def by_appearance(target: Target, k: int) -> SmallModel:
     """Return a model of the classes of least cost; with learned rewards, of the nearest of k rewards (by_reward)."""
     if target.rewards is None:
         return averaged(target, np.asarray(target.cost).argmin(axis=1), k)
@@ -308,11 +308,11 @@ def by_reward(target: Target, k: int) -> Integers:
     return np.asarray(np.abs(r[:, None] - spread(r, k)).argmin(axis=1))
 
 
-def random_model(target: Target, k: int, rng: np.random.Generator) -> Model:
+def random_model(target: Target, k: int, rng: np.random.Generator) -> SmallModel:
     """Return a model with Dirichlet rows, a uniform start, and the rewards of states drawn by occupancy."""
     drawn = rng.choice(target.weight.size, size=k, p=target.weight)
     rewards = None if target.rewards is None else target.rewards[drawn]
-    return Model(rng.dirichlet(np.ones(k), size=k), np.full(k, 1 / k), rewards)
+    return SmallModel(rng.dirichlet(np.ones(k), size=k), np.full(k, 1 / k), rewards)
 
 
 def matched_to_costs(target: Target, labels: Integers, k: int) -> Integers:

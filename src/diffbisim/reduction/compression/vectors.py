@@ -29,13 +29,13 @@ from diffbisim.reduction.compression.candidates import (
     simple_candidates,
 )
 from diffbisim.reduction.compression.kinetics import DIRECT, kinetic_model, metastable_sets
-from diffbisim.reduction.compression.starts import Model, Target, averaged, centers, quantiles
+from diffbisim.reduction.compression.starts import SmallModel, Target, averaged, centers, quantiles
 
 #: Work that the choice of vectors may take, in entries of the table that are read; and per second of a time limit.
 WORK, PER_SECOND = 1e9, 1e8
 
 
-def vector_candidates(target: Target, whole: Target, k: int, seconds: float = np.inf) -> list[Model]:
+def vector_candidates(target: Target, whole: Target, k: int, seconds: float = np.inf) -> list[SmallModel]:
     """Return the frozen chain first, then the aggregates and the kinetic model of the ``whole`` chain.
 
     The list is empty if there is no time for them.
@@ -49,7 +49,7 @@ def vector_candidates(target: Target, whole: Target, k: int, seconds: float = np
     return [frozen, *_averages(target, [m.labels for m in found if m.labels is not None], k), *_kinetic(whole, k)]
 
 
-def vector_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[Model]:
+def vector_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[SmallModel]:
     """Return the aggregates only."""
     found = simple_aggregates(_with_vectors(target, frozen_vectors(target, k, seconds)), k, seconds)
     return _averages(target, [m.labels for m in found if m.labels is not None], k) if found else []
@@ -99,7 +99,7 @@ def _with_vectors(target: Target, vectors: Array) -> Target:
     return replace(target, rewards=None, cost=feature_cost(target.rewards, vectors))
 
 
-def _averages(target: Target, partitions: list[Integers], k: int) -> list[Model]:
+def _averages(target: Target, partitions: list[Integers], k: int) -> list[SmallModel]:
     """Return averages over these classes and over clusters of vectors, values, and both."""
     seen, n = target.appearance, target.chain.n_states
     value = discounted(target, seen)
@@ -109,7 +109,7 @@ def _averages(target: Target, partitions: list[Integers], k: int) -> list[Model]
     return [averaged(target, np.unique(labels, return_inverse=True)[1], k) for labels in [*partitions, *more]]
 
 
-def _kinetic(target: Target, k: int) -> list[Model]:
+def _kinetic(target: Target, k: int) -> list[SmallModel]:
     """Return the kinetic model of the metastable sets, if there is one; missing sets become unused states."""
     if target.chain.n_states > SLOW:
         return []
@@ -122,4 +122,4 @@ def _kinetic(target: Target, k: int) -> list[Model]:
         return []
     mean, P = averaged(target, sets, k), np.zeros((k, k))
     P[:, : len(kernel)] = np.vstack([kernel, np.repeat(kernel[:1], k - len(kernel), axis=0)])
-    return [Model(P, mean.initial, mean.rewards)]
+    return [SmallModel(P, mean.initial, mean.rewards)]

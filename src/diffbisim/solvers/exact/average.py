@@ -39,9 +39,9 @@ from scipy.sparse.csgraph import connected_components
 
 from diffbisim.common.errors import InvalidArgument
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.problem import Array, AverageProblem, Coupling, Start, frozen, lazy
+from diffbisim.problems.problem import Array, AverageProblem, Coupling, StartCoupling, frozen, lazy
 from diffbisim.results.base import DistanceResult, check_warm
-from diffbisim.solvers.base import Callback, Check, Run, finish
+from diffbisim.solvers.base import Callback, Check, SolverRun, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing, hide_others, restore_trees
 from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
@@ -102,7 +102,7 @@ class Split(NamedTuple):
         return items._replace(listed=self.closed), others
 
 
-class AverageCost(Run):
+class AverageCost(SolverRun):
     """One solve: the bias W on closed classes, their gains, and the table g of gains over all pairs.
 
     `low` and `high` (classes,) are certified bounds on the gains, in units of the largest cost.
@@ -215,7 +215,7 @@ class AverageCost(Run):
 
     def coupling(self) -> "AverageCoupling":
         """Return the coupling at the end."""
-        solved = Solved(self.closed.transports, None if self.transient is None else self.transient.transports)
+        solved = SolvedClasses(self.closed.transports, None if self.transient is None else self.transient.transports)
         return AverageCoupling(self.problem, self.split, solved, self.closed.W, self.g, self.start)
 
 
@@ -227,7 +227,7 @@ def _known(warm: DistanceResult | None) -> tuple[Transports | None, Transports |
     return (coupling.transports, coupling.transports) if isinstance(coupling, ExactCoupling) else (None, None)
 
 
-class Solved(NamedTuple):
+class SolvedClasses(NamedTuple):
     """The trees of closed classes, and of transient pairs if there are any."""
 
     closed: Transports
@@ -244,7 +244,7 @@ class AverageCoupling(Coupling):
     problem: AverageProblem
 
     def __init__(
-        self, problem: AverageProblem, split: Split, solved: Solved, W: Array, g: Array, start: StartTransport
+        self, problem: AverageProblem, split: Split, solved: SolvedClasses, W: Array, g: Array, start: StartTransport
     ) -> None:
         self.problem, self.split, self.solved, self.W, self.g, self._start = problem, split, solved, W, g, start
         self.everything = split.closed.size + split.transient.size in (0, problem.cost.size)
@@ -260,7 +260,7 @@ class AverageCoupling(Coupling):
         """Return the optimal trees for given tables of bias and gains (one sweep); NaN marks unreachable pairs."""
         split = Split.of(problem, bool(np.isnan(values).any()))
         items, transient = split.items(problem)
-        solved = Solved(Transports(items), None if transient is None else Transports(transient))
+        solved = SolvedClasses(Transports(items), None if transient is None else Transports(transient))
         scale, start = problem.scale or 1.0, StartTransport(problem)
         W, g = (np.nan_to_num(table.ravel() / scale) for table in (W, values))
         for transports, table in zip(solved, (W, g), strict=True):
@@ -298,7 +298,7 @@ class AverageCoupling(Coupling):
         return table.reshape(self.problem.shape)
 
     @property
-    def start(self) -> Start:
+    def start(self) -> StartCoupling:
         return self._start.solution(self.g, self.everything)
 
     def _part(self, x: int, y: int) -> ExactCoupling:
@@ -397,6 +397,6 @@ class AverageCoupling(Coupling):
         items, transient = split.items(problem)
         n_y, start = problem.shape[1], StartTransport.restore(problem, arrays)
         others = None if transient is None else restore_trees(Transports(transient), arrays, n_y, "transient.")
-        solved = Solved(restore_trees(Transports(items), arrays, n_y), others)
+        solved = SolvedClasses(restore_trees(Transports(items), arrays, n_y), others)
         start.solve(arrays["g"], 0.0)
         return cls(problem, split, solved, np.array(arrays["W"]), np.array(arrays["g"]), start)

@@ -42,7 +42,7 @@ from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, Plans, apply_system
 from diffbisim.solvers.exact.pairs import begin, pair_chain, pair_items
-from diffbisim.solvers.exact.solver import Checkpoint, PolicyIteration
+from diffbisim.solvers.exact.solver import PolicyIteration, TableCheckpoint
 from diffbisim.solvers.exact.transports import NO_NUMBERS, Items, Transports
 from diffbisim.solvers.krylov import Operator
 
@@ -61,7 +61,7 @@ def solve(
     """Policy iteration to the certified gap on the workers of ``options.cluster``."""
     if options.reachable:
         raise InvalidArgument("a cluster solves all pairs: leave reachable out, or cluster")
-    file = None if options.checkpoint is None else Checkpoint(Path(options.checkpoint), problem)
+    file = None if options.checkpoint is None else TableCheckpoint(Path(options.checkpoint), problem)
     with dask_client(options.cluster) as client:
         run = OnCluster(problem, options, warm, client, file)
         try:
@@ -76,7 +76,7 @@ class OnCluster(PolicyIteration):
     transports: "Blocks"
 
     def __init__(
-        self, problem: Problem, options: "Exact", warm: DistanceResult | None, client: Any, file: Checkpoint | None
+        self, problem: Problem, options: "Exact", warm: DistanceResult | None, client: Any, file: TableCheckpoint | None
     ) -> None:
         self.client = client
         super().__init__(problem, options, warm, file=file)
@@ -112,7 +112,7 @@ class ClusterCoupling(ExactCoupling):
 # --- on the client ---------------------------------------------------------------------------------------------
 
 
-class Rows(NamedTuple):
+class RowBlock(NamedTuple):
     """A block: the pairs of the rows lo … hi-1 of X with all of Y."""
 
     lo: int
@@ -133,8 +133,8 @@ class Blocks:
         edges = np.concatenate([[0.0], np.cumsum(a + b.mean())])
         n = min(a.size, max(LEAST_BLOCKS, BLOCKS * len(client.nthreads())))
         cuts = np.unique(np.searchsorted(edges, np.linspace(0.0, edges[-1], n + 1))).tolist()
-        self.blocks = list(map(Rows, cuts[:-1], cuts[1:]))
-        self.homes: dict[str, list[Rows]] = {}
+        self.blocks = list(map(RowBlock, cuts[:-1], cuts[1:]))
+        self.homes: dict[str, list[RowBlock]] = {}
         self.W, self.price = np.empty(0), PRICE
 
     @lazy
@@ -178,7 +178,7 @@ class Blocks:
         facts = Facts(self.name, self.sweeps, self.items, self.threads, self.price)
         self.sent = broadcast(self.client, [facts, self.W])
 
-    def _sweep(self, work: Any, into: Array, *tables: Array) -> "list[Swept]":
+    def _sweep(self, work: Any, into: Array, *tables: Array) -> "list[BlockResults]":
         """Run ``work`` on the blocks of every worker and write its values ``into`` a table; repeats if data is lost."""
         n_y = self.items.n_y
         for _ in range(DEATHS):
@@ -200,13 +200,13 @@ class Blocks:
             return found
         raise DiffbisimError(f"the cluster lost its tables {DEATHS} times in a row: give its workers more memory")
 
-    def _gathered(self, futures: list[Any], sent: list[Any]) -> "list[Swept] | None":
+    def _gathered(self, futures: list[Any], sent: list[Any]) -> "list[BlockResults] | None":
         """The results of all workers; None if a table that they need was lost."""
         wait: Any = import_module("distributed").wait
         while True:
             try:
                 wait(futures, timeout=WATCH)
-                found: list[Swept] = self.client.gather(futures)
+                found: list[BlockResults] = self.client.gather(futures)
                 return found
             except CancelledError:
                 return None
@@ -264,7 +264,7 @@ class Facts(NamedTuple):
     price: float  # of the last improvement
 
 
-class Swept(NamedTuple):
+class BlockResults(NamedTuple):
     """The results of a worker for its blocks."""
 
     values: list[Array]
@@ -274,7 +274,7 @@ class Swept(NamedTuple):
 
 
 @dataclass
-class Held:
+class BlockTrees:
     """The trees of a block, the number of their last improvement, and their plans once requested."""
 
     transports: Transports
@@ -282,10 +282,10 @@ class Held:
     plans: Plans | None = None
 
 
-_held: dict[tuple[str, Rows], Held] = {}  # by run and block, for the lifetime of this worker
+_held: dict[tuple[str, RowBlock], BlockTrees] = {}  # by run and block, for the lifetime of this worker
 
 
-def _begin(facts: Facts, block: Rows) -> Held:
+def _begin(facts: Facts, block: RowBlock) -> BlockTrees:
     """A block without trees."""
     x, y, (lo, hi) = facts.items.x, facts.items.y, block
     first, last = x.indptr[lo], x.indptr[hi]
@@ -294,7 +294,7 @@ def _begin(facts: Facts, block: Rows) -> Held:
         x=Successors(*map(_own, rows)), order_x=np.array(facts.items.order_x[first:last]),
         y=Successors(*map(_own, y)), order_y=np.array(facts.items.order_y), listed=np.array(facts.items.listed),
     )  # fmt: skip
-    return Held(Transports(items, facts.threads or _own_threads()))
+    return BlockTrees(Transports(items, facts.threads or _own_threads()))
 
 
 def _own(array: Any) -> Any:
@@ -308,23 +308,23 @@ def _own_threads() -> int:
     return int(get_worker().state.nthreads)
 
 
-def _improve(blocks: list[Rows], facts: Facts, W: Array) -> Swept:
+def _improve(blocks: list[RowBlock], facts: Facts, W: Array) -> BlockResults:
     """Solve the transports of some blocks for the table W; frees blocks that have moved elsewhere."""
     _forget(facts.run, facts.improvement - 1)
-    found = Swept([])
+    found = BlockResults([])
     for block in blocks:
         held = _held[facts.run, block] = _held.get((facts.run, block)) or _begin(facts, block)
         before, values = held.transports.pivots, np.empty(held.transports.size)
         solved = held.transports.solve(W, values, facts.price)
         held.improvement, held.plans = facts.improvement, None
-        found = Swept(
+        found = BlockResults(
             [*found.values, values], found.solved and solved, found.pivots + held.transports.pivots - before,
             max(found.clipped, held.transports.clipped),
         )  # fmt: skip
     return found
 
 
-def _product(blocks: list[Rows], facts: Facts, W: Array, v: Array) -> Swept:
+def _product(blocks: list[RowBlock], facts: Facts, W: Array, v: Array) -> BlockResults:
     """Π v at the pairs of some blocks; missing trees are rebuilt for the table W of the last improvement."""
     found = []
     for block in blocks:
@@ -335,7 +335,7 @@ def _product(blocks: list[Rows], facts: Facts, W: Array, v: Array) -> Swept:
         held.plans = held.plans or pair_chain(held.transports, 1.0).plans
         found.append(np.empty(held.transports.size))
         _apply(held.plans, v, found[-1], held.transports.threads)
-    return Swept(found)
+    return BlockResults(found)
 
 
 def _apply(plans: Plans, v: Array, out: Array, threads: int) -> None:

@@ -15,9 +15,9 @@ from diffbisim import _engine
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.common.stopping import engine_run
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.problem import Array, Coupling, Problem, Start, frozen, lazy
+from diffbisim.problems.problem import Array, Coupling, Problem, StartCoupling, frozen, lazy
 from diffbisim.processes.stochastic import Successors
-from diffbisim.results.base import Row
+from diffbisim.results.base import HistoryRow
 from diffbisim.solvers.base import MARGINALS, Arrays
 from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.simplex import Tree
@@ -44,9 +44,9 @@ class Bounds(NamedTuple):
     upper: float
     gap: float  # relative to the largest cost, including the rounding of both bounds
 
-    def row(self, work: Mapping[str, int]) -> Row:
+    def row(self, work: Mapping[str, int]) -> HistoryRow:
         """A row of the history."""
-        return Row({"value": self.value, "lower": self.lower, "upper": self.upper, **work})
+        return HistoryRow({"value": self.value, "lower": self.lower, "upper": self.upper, **work})
 
 
 class StartTransport:
@@ -110,10 +110,10 @@ class StartTransport:
         full_f[self.rows], full_g[self.cols] = f, g
         return full_f, full_g
 
-    def solution(self, U: Array, complete: bool) -> Start:
+    def solution(self, U: Array, complete: bool) -> StartCoupling:
         """Plan and potentials in the user's units; ``complete`` if all entries of the flat table U are known."""
         f, g = self.potentials(U.reshape(self.problem.shape) if complete else None)
-        return Start(self.plan(), self.problem.scale * f, self.problem.scale * g)
+        return StartCoupling(self.plan(), self.problem.scale * f, self.problem.scale * g)
 
 
 class ExactCoupling(Coupling):
@@ -234,7 +234,7 @@ class ExactCoupling(Coupling):
         return enclosing(self.values, problem.scale * low, problem.scale * high, within)
 
     @property
-    def start(self) -> Start:
+    def start(self) -> StartCoupling:
         return self._start.solution(self.U, self.complete)
 
     def _item(self, x: int, y: int) -> int:

@@ -50,7 +50,7 @@ from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, Invalid
 from diffbisim.common.stopping import engine_run
 from diffbisim.io.arrays import numbers
 from diffbisim.problems.games import ActionProblem, MDPResult
-from diffbisim.problems.problem import Array, Coupling, Start, frozen, lazy
+from diffbisim.problems.problem import Array, Coupling, StartCoupling, frozen, lazy
 from diffbisim.results.base import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact import Exact
@@ -100,7 +100,7 @@ def solve(
     return finish(MDPResult, run, problem, options, callback)
 
 
-class Rules(NamedTuple):
+class GameRules(NamedTuple):
     """The game that is played at every pair. There are N pairs with C choices each, and L lines."""
 
     base: Array  # (N*C,) (1-γ) times the cost of every choice
@@ -297,12 +297,12 @@ def is_hollow(U: Array, shape: tuple[int, int]) -> bool:
     return shape[0] == shape[1] and not U[:: shape[1] + 1].any()
 
 
-def make_rules(problem: ActionProblem, listed: Integers, scale: float, U: Array) -> Rules:
+def make_rules(problem: ActionProblem, listed: Integers, scale: float, U: Array) -> GameRules:
     """Costs and lines at the listed pairs, for iterations from the table U."""
     cost = problem.cost.reshape(len(problem.choices), -1)[:, listed].T / scale
     lines = np.concatenate([[0], np.cumsum([len(line) for line in problem.lines])]).astype(np.int64)
     members, base = np.concatenate(problem.lines).astype(np.int64), np.ascontiguousarray((1 - problem.discount) * cost)
-    return Rules(base.ravel(), lines, members, problem.discount, is_hollow(U, problem.shape))
+    return GameRules(base.ravel(), lines, members, problem.discount, is_hollow(U, problem.shape))
 
 
 def first_table(problem: ActionProblem, values: Array | None) -> Array:
@@ -319,7 +319,7 @@ def first_table(problem: ActionProblem, values: Array | None) -> Array:
 # --- pairs and items --------------------------------------------------------------------------------------------------
 
 
-class Pairs(NamedTuple):
+class SolvedPairs(NamedTuple):
     """The pairs of states that are solved."""
 
     listed: Integers  # (N,) flat state pairs, ascending
@@ -332,7 +332,7 @@ class Pairs(NamedTuple):
         return int(self.listed.size)
 
 
-def make_pairs(problem: ActionProblem, reachable: bool) -> Pairs:
+def make_pairs(problem: ActionProblem, reachable: bool) -> SolvedPairs:
     """All pairs, or those that some actions and couplings can reach from the starts; folded if possible."""
     (n_x, n_y), complete = problem.shape, not reachable
     inside = np.ones(n_x * n_y, bool) if complete else _within_reach(problem)
@@ -348,7 +348,7 @@ def make_pairs(problem: ActionProblem, reachable: bool) -> Pairs:
     numbers[listed] = np.arange(listed.size)
     if folded:
         numbers[listed % n_y * n_y + listed // n_y] = np.arange(listed.size)
-    return Pairs(listed, numbers, folded, complete)
+    return SolvedPairs(listed, numbers, folded, complete)
 
 
 def _within_reach(problem: ActionProblem) -> NDArray[np.bool_]:
@@ -369,7 +369,7 @@ def make_items(problem: ActionProblem, listed: Integers) -> Items:
 
 def begin(
     problem: ActionProblem, reachable: bool, threads: int | None = None, known: Transports | None = None
-) -> tuple[Pairs, Transports]:
+) -> tuple[SolvedPairs, Transports]:
     """The pairs of a problem and their transports, with copies of ``known`` trees if those fit."""
     pairs = make_pairs(problem, reachable)
     return pairs, begin_with(make_items(problem, pairs.listed), threads, known)
@@ -388,8 +388,8 @@ class GameCoupling(Coupling):
     problem: ActionProblem  # type: ignore[assignment]
 
     def __init__(
-        self, problem: ActionProblem, pairs: Pairs, transports: Transports, U: Array, moves: tuple[Integers, Integers],
-        start: StartTransport, half: float,
+        self, problem: ActionProblem, pairs: SolvedPairs, transports: Transports, U: Array,
+        moves: tuple[Integers, Integers], start: StartTransport, half: float,
     ) -> None:  # fmt: skip
         self.problem, self.pairs, self.transports, self.U = problem, pairs, transports, U
         self.line, self.chosen = moves
@@ -423,7 +423,7 @@ class GameCoupling(Coupling):
         return self._user_table(self.U - wide, -np.inf), self._user_table(self.U + wide, np.inf)
 
     @property
-    def start(self) -> Start:
+    def start(self) -> StartCoupling:
         return self._start.solution(self.U, self.complete)
 
     # --- pairs ----------------------------------------------------------------------------------------------------
@@ -601,7 +601,7 @@ class GameCoupling(Coupling):
         return again  # type: ignore[no-any-return]
 
 
-def check_game(problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> tuple[Pairs, Transports]:
+def check_game(problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> tuple[SolvedPairs, Transports]:
     """Check table, pairs, moves and trees from a file before any of them is used as an index."""
     n_x, n_y = problem.shape
     numbers(arrays, "U", (n_x * n_y,))

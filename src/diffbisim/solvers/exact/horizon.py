@@ -34,8 +34,8 @@ from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.common.stopping import TimeUp, until
 from diffbisim.io.arrays import numbers
 from diffbisim.problems.horizon import HorizonResult, TimedProblem
-from diffbisim.problems.problem import Array, Coupling, Start, available_threads, frozen, lazy
-from diffbisim.results.base import DistanceResult, Row, Status
+from diffbisim.problems.problem import Array, Coupling, StartCoupling, available_threads, frozen, lazy
+from diffbisim.results.base import DistanceResult, HistoryRow, Status
 from diffbisim.solvers.base import Callback, deadline_of
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import (
@@ -174,14 +174,14 @@ class BackwardInduction:
         listed = self.coupling.listed[t]
         return float(table[listed].max() if listed.size else table.max())
 
-    def row(self) -> Row:
+    def row(self) -> HistoryRow:
         """Return a row of the history, with the bounds from the solved times."""
         if self.time == 0:
             value, lower, upper = self.coupling.finish()
         else:
             lower, upper = self._meanwhile()
             value = lower + (upper - lower) / 2
-        return Row({"time": self.time, "value": value, "lower": lower, "upper": upper, **self.work})
+        return HistoryRow({"time": self.time, "value": value, "lower": lower, "upper": upper, **self.work})
 
     def _meanwhile(self) -> tuple[float, float]:
         """Return bounds from the cost-to-go at the current time and the extremes of the costs before it."""
@@ -324,7 +324,7 @@ class HorizonCoupling(Coupling):
         return enclosing(self.values, low, high, problem.bounded(-np.inf, np.inf))
 
     @property
-    def start(self) -> Start:
+    def start(self) -> StartCoupling:
         self._check(0)
         return self._start.solution(self.levels[0].table, self.complete)
 

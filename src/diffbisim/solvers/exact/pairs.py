@@ -23,7 +23,7 @@ EPS = float(np.finfo(float).eps)
 ALL: Integers = np.empty(0, np.int64)
 
 
-class Solved(Protocol):
+class SolvedTransports(Protocol):
     """Transports that were solved before, and their problem."""
 
     @property
@@ -64,7 +64,12 @@ def sort_keys(cost: Array, threads: int = 1) -> tuple[Array, Array]:
 
 
 def begin(
-    problem: Problem, reachable: bool, threads: int | None, known: Solved | None, narrow: bool = True, store: Any = None
+    problem: Problem,
+    reachable: bool,
+    threads: int | None,
+    known: SolvedTransports | None,
+    narrow: bool = True,
+    store: Any = None,
 ) -> Transports:
     """The transports of a problem, with copies of known trees if those fit; ``narrow`` allows narrow trees.
 

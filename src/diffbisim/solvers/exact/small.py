@@ -19,7 +19,7 @@ from diffbisim.common.stopping import engine_run
 from diffbisim.problems.problem import Array, Problem
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.stochastic import Successors
-from diffbisim.results.base import DistanceResult, Row, Status, check_warm
+from diffbisim.results.base import DistanceResult, HistoryRow, Status, check_warm
 from diffbisim.solvers.exact.coupling import ExactCoupling
 from diffbisim.solvers.exact.transports import Basis
 
@@ -55,14 +55,16 @@ def solve(problem: Problem, options: "Exact", warm: DistanceResult | None) -> Di
     rows = found.history
     pairs = len(found.listed) if options.reachable else problem.cost.size
     history = tuple([
-        Row(value=value, lower=low, upper=up, pairs=pairs, pivots=pivots, improvements=improvements, sweeps=products)
+        HistoryRow(
+            value=value, lower=low, upper=up, pairs=pairs, pivots=pivots, improvements=improvements, sweeps=products
+        )
         for value, low, up, pivots, improvements, products in rows
     ])  # fmt: skip
     value, lower, upper, pivots, improvements, products = rows[-1]
     return DistanceResult(
         problem, value, lower, upper, STATUS[found.ended], len(rows), options.name,
         ExactCoupling.of_small(problem, found, options), history,
-        Row(pairs=pairs, pivots=pivots, improvements=improvements, sweeps=products),
+        HistoryRow(pairs=pairs, pivots=pivots, improvements=improvements, sweeps=products),
     )  # fmt: skip
 
 
@@ -106,7 +108,7 @@ class ChainList(NamedTuple):
         )  # fmt: skip
 
 
-class Found(NamedTuple):
+class SmallResults(NamedTuple):
     """The results of all problems, (B,); bounds are infinite where a problem needs the general solver."""
 
     value: Array
@@ -125,9 +127,9 @@ def is_ordinary(solver: Any) -> bool:
 def solve_many(
     chains: ChainList, pairs: NDArray[np.int64], tables: Array, discount: float, options: "Exact",
     squared: bool = False, threads: int = 1,
-) -> Found:  # fmt: skip
+) -> SmallResults:  # fmt: skip
     """Return distances with certified bounds, in the order of the pairs."""
-    return Found(*_engine.solve_many(
+    return SmallResults(*_engine.solve_many(
         chains, np.ascontiguousarray(pairs).ravel(), tables, discount, options.tol, options.max_iterations, squared,
         engine_run(threads),
     ))  # fmt: skip

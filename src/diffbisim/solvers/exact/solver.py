@@ -65,7 +65,7 @@ from diffbisim.common.stopping import engine_run
 from diffbisim.io.files import replacing
 from diffbisim.problems.problem import Array, Problem, lazy
 from diffbisim.results.base import DistanceResult, check_warm
-from diffbisim.solvers.base import Callback, Check, Run, finish
+from diffbisim.solvers.base import Callback, Check, SolverRun, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, TreeCorrection
 from diffbisim.solvers.exact.pairs import begin, first_table, pair_chain, rounding
@@ -89,12 +89,12 @@ def solve(
     values: Array | None = None,
 ) -> DistanceResult:  # fmt: skip
     """Run policy iteration to the certified gap, from a previous result or a table of ``values (n_X, n_Y)``."""
-    file = None if options.checkpoint is None else Checkpoint(Path(options.checkpoint), problem)
+    file = None if options.checkpoint is None else TableCheckpoint(Path(options.checkpoint), problem)
     run = PolicyIteration(problem, options, warm, values, file)
     return finish(DistanceResult, run, problem, options, callback)
 
 
-class Checkpoint:
+class TableCheckpoint:
     """The file from which a killed run resumes: the table after every iteration. Runs of other problems refuse it.
 
     It does not contain the trees, which are larger and are rebuilt by the first improvement. The resumed answer is
@@ -130,7 +130,7 @@ class Checkpoint:
             np.savez(file, problem=self.problem, U=U)
 
 
-class Discounted(Run):
+class Discounted(SolverRun):
     """A run in which the fixed point is within ``gap``/2 of the table ``U`` after every sweep, both scaled."""
 
     problem: Any
@@ -157,7 +157,7 @@ class PolicyIteration(Discounted):
 
     def __init__(
         self, problem: Problem, options: "Exact", warm: DistanceResult | None = None, values: Array | None = None,
-        file: Checkpoint | None = None,
+        file: TableCheckpoint | None = None,
     ) -> None:  # fmt: skip
         self.file = file
         if file is not None and (known := file.read()) is not None:

@@ -46,9 +46,9 @@ from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import numbers
 from diffbisim.problems.problem import Array, TotalProblem, frozen, lazy
 from diffbisim.processes.stochastic import Successors
-from diffbisim.results.base import DistanceResult, Row, check_warm
+from diffbisim.results.base import DistanceResult, HistoryRow, check_warm
 from diffbisim.solvers import krylov
-from diffbisim.solvers.base import Callback, Check, Run, finish
+from diffbisim.solvers.base import Callback, Check, SolverRun, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing, hide_others, restore_trees
 from diffbisim.solvers.exact.pairs import begin_with, first_pairs, pair_items, pair_successors, reached
@@ -131,7 +131,7 @@ class Band(NamedTuple):
     upper: tuple[float, float]
 
 
-class TotalCost(Run):
+class TotalCost(SolverRun):
     """One solve: the table V of pairs that are not terminal."""
 
     def __init__(self, problem: TotalProblem, options: Exact, warm: DistanceResult | None = None) -> None:
@@ -206,7 +206,7 @@ class TotalCost(Run):
         lower, upper = max(float(lower), self.best[0]), min(float(upper) if scale else 0.0, self.best[1])
         self.best = lower, upper
         value = min(max(scale * value, lower), upper) + 0.0
-        row = Row({"value": value, "lower": lower, "upper": upper, **self.work})
+        row = HistoryRow({"value": value, "lower": lower, "upper": upper, **self.work})
         gap = (upper - lower) / (max(scale, value) or 1.0)
         return Check(row, max(gap, self._table_gap()), self._floor())
 

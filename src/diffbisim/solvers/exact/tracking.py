@@ -70,7 +70,7 @@ class TrackedCoupling(ExactCoupling):
         return self.m.copy()
 
 
-class Steps(PolicyIteration):
+class TrackingSteps(PolicyIteration):
     """Policy iteration on trees that store their flows, which may be negative."""
 
     def begin(self, options: Exact, known: Any) -> Any:
@@ -78,7 +78,7 @@ class Steps(PolicyIteration):
 
 
 @dataclass(frozen=True, slots=True)
-class Tracking:
+class TrackingSolver:
     """One step of the exact solver with these options; the value is an estimate."""
 
     exact: Exact
@@ -94,7 +94,7 @@ class Tracking:
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """Take one step from the result of the last one."""
-        run = Steps(problem, self.exact, warm)
+        run = TrackingSteps(problem, self.exact, warm)
         transports, pairs, γ = run.transports, run.pairs, run.discount
         if warm is None:
             _settle(run)

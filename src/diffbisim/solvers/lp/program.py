@@ -209,7 +209,7 @@ def n_variables(problem: Problem) -> int:
 # --- the programs -------------------------------------------------------------------------------------------------
 
 
-class Entries(NamedTuple):
+class SparseEntries(NamedTuple):
     """The entries of a sparse matrix; entries at the same place add up.
 
     Matrices are put together from these and converted once: for small chains, sums and products of scipy's matrices
@@ -221,17 +221,17 @@ class Entries(NamedTuple):
     values: Array
     shape: tuple[int, int]
 
-    def times(self, factor: float) -> "Entries":
+    def times(self, factor: float) -> "SparseEntries":
         """Multiply all entries by a number."""
         return self._replace(values=factor * self.values)
 
     @classmethod
-    def joined(cls, parts: "list[Entries]", shape: tuple[int, int]) -> "Entries":
+    def joined(cls, parts: "list[SparseEntries]", shape: tuple[int, int]) -> "SparseEntries":
         """Return the sum of matrices, which may be smaller than `shape`."""
         rows, columns, values = (np.concatenate(arrays) for arrays in zip(*(part[:3] for part in parts), strict=True))
         return cls(rows, columns, values, shape)
 
-    def moved(self, down: int, right: int) -> "Entries":
+    def moved(self, down: int, right: int) -> "SparseEntries":
         """Move all entries, as a block of a larger matrix."""
         return self._replace(rows=self.rows + down, columns=self.columns + right)
 
@@ -242,7 +242,7 @@ class Entries(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class LinearProgramArrays:
     """``min <cost, z>`` subject to ``matrix @ z = rhs``, ``z ≥ 0``, with variables and constraints in groups."""
 
     cost: Array
@@ -252,12 +252,14 @@ class Program:
     rows: tuple[int, ...]  # sizes of the groups of constraints
 
     @classmethod
-    def of_groups(cls, costs: list[Array], blocks: dict[tuple[int, int], list[Entries]], rhs: list[Array]) -> "Program":
+    def of_groups(
+        cls, costs: list[Array], blocks: dict[tuple[int, int], list[SparseEntries]], rhs: list[Array]
+    ) -> "LinearProgramArrays":
         """Assemble the groups; ``blocks[i, j]``, a sum, acts on group j of the variables in group i of the rows."""
         columns, rows = tuple(c.size for c in costs), tuple(b.size for b in rhs)
         down, right = np.cumsum((0, *rows)).tolist(), np.cumsum((0, *columns)).tolist()
         parts = [part.moved(down[i], right[j]) for (i, j), block in blocks.items() for part in block]
-        matrix = Entries.joined(parts, (down[-1], right[-1])).csc
+        matrix = SparseEntries.joined(parts, (down[-1], right[-1])).csc
         return cls(np.concatenate(costs), matrix, np.concatenate(rhs), columns, rows)
 
     def split_columns(self, z: Array) -> list[Array]:
@@ -269,7 +271,7 @@ class Program:
         return np.split(duals, np.cumsum(self.rows)[:-1])
 
 
-def paper_program(grid: Grid) -> Program:
+def paper_program(grid: Grid) -> LinearProgramArrays:
     """Return the paper's program.
 
     Variables are μ, m_X, m_Y and m_0; constraints are flow, causal-X, causal-Y, λ_X and λ_Y in Δ, and the starts of X
@@ -295,10 +297,10 @@ def paper_program(grid: Grid) -> Program:
     zero = np.zeros(n_x * n_y)
     rhs = [zero, np.zeros(e_x * n_y), np.zeros(n_x * e_y), grid.rho_x, grid.rho_y, sx.probabilities, sy.probabilities]
     μ_cost = grid.cost[ex.sources][:, ey.sources].ravel()
-    return Program.of_groups([μ_cost, zero, zero, np.zeros(k_x * k_y)], blocks, rhs)
+    return LinearProgramArrays.of_groups([μ_cost, zero, zero, np.zeros(k_x * k_y)], blocks, rhs)
 
 
-def all_pairs_program(grid: Grid) -> Program:
+def all_pairs_program(grid: Grid) -> LinearProgramArrays:
     """Return the program with every pair as a start: variables μ and m; constraints flow, causal-X and causal-Y."""
     ex, ey, γ = grid.ex, grid.ey, grid.discount
     (n_x, n_y), (e_x, e_y) = grid.cost.shape, grid.plan_shape
@@ -313,12 +315,12 @@ def all_pairs_program(grid: Grid) -> Program:
         (causal_y, m): [_kron(_eye(n_x), _weighted(ey, n_y))],
     }
     rhs = [np.full(n_x * n_y, 1 - γ), np.zeros(e_x * n_y), np.zeros(n_x * e_y)]
-    return Program.of_groups([np.zeros(e_x * e_y), grid.cost.ravel()], blocks, rhs)
+    return LinearProgramArrays.of_groups([np.zeros(e_x * e_y), grid.cost.ravel()], blocks, rhs)
 
 
-def _kron(a: Entries, b: Entries) -> Entries:
+def _kron(a: SparseEntries, b: SparseEntries) -> SparseEntries:
     (m, n), (k, j) = a.shape, b.shape
-    return Entries(
+    return SparseEntries(
         np.add.outer(a.rows * k, b.rows).ravel(),
         np.add.outer(a.columns * j, b.columns).ravel(),
         np.multiply.outer(a.values, b.values).ravel(),
@@ -326,30 +328,30 @@ def _kron(a: Entries, b: Entries) -> Entries:
     )
 
 
-def _eye(n: int) -> Entries:
-    return Entries(np.arange(n), np.arange(n), np.ones(n), (n, n))
+def _eye(n: int) -> SparseEntries:
+    return SparseEntries(np.arange(n), np.arange(n), np.ones(n), (n, n))
 
 
-def _row(n: int) -> Entries:
-    return Entries(np.zeros(n, dtype=np.int64), np.arange(n), np.ones(n), (1, n))
+def _row(n: int) -> SparseEntries:
+    return SparseEntries(np.zeros(n, dtype=np.int64), np.arange(n), np.ones(n), (1, n))
 
 
-def _leaves(edges: Successors, n: int) -> Entries:
+def _leaves(edges: Successors, n: int) -> SparseEntries:
     """Return S (n, E): the state that an edge leaves."""
     size = edges.indices.size
-    return Entries(edges.sources, np.arange(size), np.ones(size), (n, size))
+    return SparseEntries(edges.sources, np.arange(size), np.ones(size), (n, size))
 
 
-def _leads(edges: Successors, n: int) -> Entries:
+def _leads(edges: Successors, n: int) -> SparseEntries:
     """Return T (n, E): the state that an edge leads to."""
     size = edges.indices.size
-    return Entries(edges.indices, np.arange(size), np.ones(size), (n, size))
+    return SparseEntries(edges.indices, np.arange(size), np.ones(size), (n, size))
 
 
-def _weighted(edges: Successors, n: int) -> Entries:
+def _weighted(edges: Successors, n: int) -> SparseEntries:
     """Return -S^T (E, n), weighted with the probability of each edge."""
     size = edges.indices.size
-    return Entries(np.arange(size), edges.sources, -edges.probabilities, (size, n))
+    return SparseEntries(np.arange(size), edges.sources, -edges.probabilities, (size, n))
 
 
 # --- HiGHS --------------------------------------------------------------------------------------------------------
@@ -364,7 +366,7 @@ class Answer(NamedTuple):
     limit: bool  # stopped at a limit of time or iterations
 
 
-def highs(program: Program, method: str, max_iterations: int | None, deadline: float) -> Answer:
+def highs(program: LinearProgramArrays, method: str, max_iterations: int | None, deadline: float) -> Answer:
     """Solve with the tightest tolerances; after numerical trouble retry without presolve, then with interior point.
 
     HiGHS looks at its clock rarely. If it is not back shortly after the deadline, it is left behind without an answer.
@@ -415,19 +417,19 @@ def reachable(A: Array, start: Array, grid: Grid) -> Mask:
     """Return which flat pairs the plans reach from the coupling of the starts."""
     n, (i, j) = grid.cost.size, np.nonzero(start)
     first = grid.sx.indices[i] * grid.cost.shape[1] + grid.sy.indices[j]
-    root = Entries(np.full(first.size, n), first, np.ones(first.size), (n + 1, n + 1))
-    graph = Entries.joined([_kernel(A, grid), root], root.shape).csc.tocsr()
+    root = SparseEntries(np.full(first.size, n), first, np.ones(first.size), (n + 1, n + 1))
+    graph = SparseEntries.joined([_kernel(A, grid), root], root.shape).csc.tocsr()
     found = np.zeros(n + 1, dtype=np.bool_)
     found[breadth_first_order(graph, n, directed=True, return_predecessors=False)] = True
     return found[:n]
 
 
-def _kernel(A: Array, grid: Grid) -> Entries:
+def _kernel(A: Array, grid: Grid) -> SparseEntries:
     """Return Π as a matrix over flat pairs."""
     n_y, (e, k) = grid.cost.shape[1], np.nonzero(A)
     rows = grid.ex.sources[e] * n_y + grid.ey.sources[k]
     columns = grid.ex.indices[e] * n_y + grid.ey.indices[k]
-    return Entries(rows, columns, A[e, k], (grid.cost.size, grid.cost.size))
+    return SparseEntries(rows, columns, A[e, k], (grid.cost.size, grid.cost.size))
 
 
 def _system(A: Array, grid: Grid, where: Mask) -> sparse.csc_array:
@@ -436,13 +438,13 @@ def _system(A: Array, grid: Grid, where: Mask) -> sparse.csc_array:
     return system if where.all() else sparse.csc_array(system[:, where][where])
 
 
-def _minus(kernel: Entries) -> sparse.csc_array:
+def _minus(kernel: SparseEntries) -> sparse.csc_array:
     """Return I minus a square matrix."""
-    return Entries.joined([_eye(kernel.shape[0]), kernel.times(-1.0)], kernel.shape).csc
+    return SparseEntries.joined([_eye(kernel.shape[0]), kernel.times(-1.0)], kernel.shape).csc
 
 
 def shaping(edges: Successors, h: Array, discount: float) -> Array:
     """Solve w = h + γ P w, which turns the multipliers of "λ in Δ" into a shift of V."""
     n = h.size
-    P = Entries(edges.sources, edges.indices, edges.probabilities, (n, n))
+    P = SparseEntries(edges.sources, edges.indices, edges.probabilities, (n, n))
     return np.asarray(spsolve(_minus(P.times(discount)), h)).reshape(n)

@@ -47,15 +47,15 @@ from scipy import sparse
 
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.problem import Array, Coupling, Problem, Start, lazy
+from diffbisim.problems.problem import Array, Coupling, Problem, StartCoupling, lazy
 from diffbisim.processes.stochastic import Successors
-from diffbisim.results.base import DistanceResult, Row, Status, check_warm
+from diffbisim.results.base import DistanceResult, HistoryRow, Status, check_warm
 from diffbisim.solvers.base import MARGINALS, Callback, deadline_of
 from diffbisim.solvers.certify import lower_table
 from diffbisim.solvers.lp.program import (
     Answer,
     Grid,
-    Program,
+    LinearProgramArrays,
     all_pairs_program,
     at_targets,
     conditional,
@@ -119,7 +119,7 @@ def solve(
     lower = max(grid.unscaled(_lower(grid, solution), -np.inf), float(problem.cost.min()))  # d averages costs
     upper = min(grid.unscaled(upper, np.inf), problem.scale)
     value = min(max(float(np.ldexp(value, grid.exponent)), lower), upper)
-    row = Row({"value": value, "lower": lower, "upper": upper})
+    row = HistoryRow({"value": value, "lower": lower, "upper": upper})
     if callback is not None:
         callback(row)  # its return value does not matter, because the run is over
     return DistanceResult(
@@ -138,7 +138,7 @@ def _status(gap: float, scale: float, solution: Solution, options: "LinearProgra
     return Status.ROUNDING if gap <= 1e-6 * scale else Status.FAILED
 
 
-def solve_program(program: Program, options: "LinearProgram", deadline: float) -> Answer:
+def solve_program(program: LinearProgramArrays, options: "LinearProgram", deadline: float) -> Answer:
     """Solve with HiGHS and the options of the solver."""
     return highs(program, options.method, options.max_iterations, deadline)
 
@@ -275,12 +275,12 @@ class LinearProgramCoupling(Coupling):
         return np.ldexp(self._pairs.table, self.grid.exponent)
 
     @lazy
-    def start(self) -> Start:
+    def start(self) -> StartCoupling:
         grid = self.grid
         plan = round_plans(self.solution.start, grid.sx, grid.sy)
         f = np.ldexp(self.solution.f_start[:, 0], grid.exponent)
         f, g = self._extended(f, grid.sx.indices, grid.sy.indices)
-        return Start(_sparse_plan(plan, grid.sx.indices, grid.sy.indices, self.problem.shape), f, g)
+        return StartCoupling(_sparse_plan(plan, grid.sx.indices, grid.sy.indices, self.problem.shape), f, g)
 
     def plan(self, x: int, y: int) -> sparse.coo_array:
         rows, columns = self._block(x, y)

@@ -41,7 +41,7 @@ from scipy import sparse
 
 from diffbisim.common.errors import ConvergenceWarning, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.problem import Array, Coupling, Problem, Start, lazy
+from diffbisim.problems.problem import Array, Coupling, Problem, StartCoupling, lazy
 from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.krylov import bicgstab, sweep
@@ -89,9 +89,9 @@ class SinkhornCoupling(Coupling):
         return self.scale * np.clip(self.U, 0.0, 1.0).reshape(self.problem.shape)
 
     @lazy
-    def start(self) -> Start:
+    def start(self) -> StartCoupling:
         start = start_of(self.problem, self.epsilon).start(self.U)
-        return Start(start.plan, self.scale * start.f, self.scale * start.g)
+        return StartCoupling(start.plan, self.scale * start.f, self.scale * start.g)
 
     def plan(self, x: int, y: int) -> sparse.coo_array:
         return self.plans.plan(x * self.plans.m_y + y)
@@ -146,10 +146,10 @@ class SharpStart:
         slack = 2 * (sum(cost.shape) + 4) * EPS * float(np.abs(cost).max()) + PRICE
         return value - slack, value + slack
 
-    def start(self, U: Array) -> Start:
+    def start(self, U: Array) -> StartCoupling:
         """Return plan and potentials for a table."""
         self.bounds(U)
-        return Start(self.exact.plan(), *self.exact.potentials(U.reshape(self.shape)))
+        return StartCoupling(self.exact.plan(), *self.exact.potentials(U.reshape(self.shape)))
 
 
 class SoftStart:
@@ -168,10 +168,10 @@ class SoftStart:
         slack = 4 * (plans.x.longest + plans.y.longest + 8) * EPS * largest
         return float(lower[0]) - slack, float(upper[0]) + slack
 
-    def start(self, U: Array) -> Start:
+    def start(self, U: Array) -> StartCoupling:
         """Return plan and potentials for a table."""
         self.bounds(U)
-        return Start(self.plans.plan(0), *self.plans.potentials(0, U, self.epsilon))
+        return StartCoupling(self.plans.plan(0), *self.plans.potentials(0, U, self.epsilon))
 
 
 def start_of(problem: Problem, epsilon: float) -> SharpStart | SoftStart:

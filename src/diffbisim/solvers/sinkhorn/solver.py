@@ -33,7 +33,7 @@ import numpy as np
 
 from diffbisim.common.errors import InvalidArgument
 from diffbisim.problems.problem import Array, Problem
-from diffbisim.results.base import DistanceResult, Row, check_warm, previous_table
+from diffbisim.results.base import DistanceResult, HistoryRow, check_warm, previous_table
 from diffbisim.solvers.base import Callback, Check, Limits, iterate
 from diffbisim.solvers.certify import distance_bounds
 from diffbisim.solvers.krylov import bicgstab, sweep
@@ -70,7 +70,7 @@ def solve(
     problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
     """Solve to the certified gap, starting from a previous result if given."""
-    run = (Annealing if options.schedule == "anneal" else Descent)(problem, options, warm)
+    run = (Annealing if options.schedule == "anneal" else MirrorDescent)(problem, options, warm)
     ended = iterate(run, Limits(run.tol, options.max_iterations, options.time_limit), callback)
     last = ended.history[-1]
     return DistanceResult(
@@ -79,7 +79,7 @@ def solve(
     )  # fmt: skip
 
 
-class Run(ABC):
+class SinkhornRun(ABC):
     """One solve: the table, the plans, their evaluation and certificate; subclasses define the schedules."""
 
     operator: PlanOperator  # the rounded plans of the last check, if it needed them
@@ -203,7 +203,7 @@ class Run(ABC):
         if self.epsilon:  # plans, potentials and gradient depend on the whole table
             self.table_gap = (float((TU_high - U).max()) - float((TU_low - U).min())) / (1 - γ)
         self.work["half_steps"] = int(plans.half_steps)
-        row = Row({
+        row = HistoryRow({
             "iteration": float(iteration), "value": self.value, "lower": self.lower, "upper": self.upper,
             "temperature": scale / (plans.beta * (1 - γ)), "error": float(plans.error.mean()),
             "half_steps": plans.half_steps,
@@ -219,7 +219,7 @@ class Run(ABC):
         return upper
 
 
-class Annealing(Run):
+class Annealing(SinkhornRun):
     """The kernel is exp(-βU) of the *current* table, and β doubles whenever the marginals are accurate enough.
 
     For the entropic metric at temperature ε, β ends at 1/ε, and from there both levels use Newton's method.
@@ -282,7 +282,7 @@ class Annealing(Run):
             self.beta = min(GROWTH * self.beta, self.most)
 
 
-class Descent(Run):
+class MirrorDescent(SinkhornRun):
     """The paper's mirror descent: the *last plans* times exp(-η_k Q_k), correcting one marginal per iteration.
 
     All factors accumulate in the kernel, log K = -Σ_k η_k γ V_k = -β W, so the plans stay in Gibbs form.

@@ -90,15 +90,15 @@ class Somcot:
         self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """Estimate the distance of a problem from samples of its two chains."""
-        from diffbisim.solvers.somcot.solver import Task, solve
+        from diffbisim.solvers.somcot.solver import EstimationTask, solve
 
-        return solve(Task.of_problem(problem), self, warm, callback)
+        return solve(EstimationTask.of_problem(problem), self, warm, callback)
 
     def estimate(
         self, X: Any, Y: Any, cost: Any, discount: float, warm: DistanceResult | None = None,
         callback: Callback | None = None,
     ) -> DistanceResult:  # fmt: skip
         """Estimate the distance of two streams: chains, :class:`Transitions` or :class:`Stream` objects, also mixed."""
-        from diffbisim.solvers.somcot.solver import Task, solve
+        from diffbisim.solvers.somcot.solver import EstimationTask, solve
 
-        return solve(Task.of_streams(X, Y, cost, discount, self.memory), self, warm, callback)
+        return solve(EstimationTask.of_streams(X, Y, cost, discount, self.memory), self, warm, callback)

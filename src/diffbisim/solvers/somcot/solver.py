@@ -57,7 +57,7 @@ from diffbisim.common.checks import check_discount
 from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.common.stopping import TimeUp, until
 from diffbisim.io.arrays import read_json
-from diffbisim.problems.problem import Array, Coupling, Problem, Start, lazy
+from diffbisim.problems.problem import Array, Coupling, Problem, StartCoupling, lazy
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.cost import ground_cost
 from diffbisim.processes.stochastic import as_generator, solve_linear
@@ -68,7 +68,7 @@ from diffbisim.solvers.certify import distance_bounds
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.exact.pairs import begin, bellman
 from diffbisim.solvers.exact.transports import EPS
-from diffbisim.solvers.somcot.state import Averages, Rules, Seen, State, check_averages, check_state
+from diffbisim.solvers.somcot.state import Averages, Seen, SomcotOptions, State, check_averages, check_state
 
 if TYPE_CHECKING:
     from diffbisim.solvers.somcot import Somcot
@@ -88,7 +88,7 @@ LOWEST = -700.0
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class EstimationTask:
     """What to estimate: two streams, a cost and a discount; and the problem itself if both kernels are known."""
 
     streams: tuple[Stream, Stream]
@@ -97,12 +97,12 @@ class Task:
     problem: Problem | None
 
     @classmethod
-    def of_problem(cls, problem: Problem) -> "Task":
+    def of_problem(cls, problem: Problem) -> "EstimationTask":
         """Return the task of estimating a problem from samples of its two chains."""
         return cls((Stream(problem.x), Stream(problem.y)), problem.cost, problem.discount, problem)
 
     @classmethod
-    def of_streams(cls, X: Any, Y: Any, cost: Any, discount: float, memory: bool) -> "Task":
+    def of_streams(cls, X: Any, Y: Any, cost: Any, discount: float, memory: bool) -> "EstimationTask":
         """Return the task for chains, :class:`Transitions` or :class:`Stream` objects, in any combination."""
         streams = Stream.of(X, "X"), Stream.of(Y, "Y")
         if not (memory or (streams[0].sampled and streams[1].sampled)):
@@ -127,7 +127,7 @@ class Task:
 
 
 def solve(
-    task: Task, options: "Somcot", warm: DistanceResult | None = None, callback: Callback | None = None
+    task: EstimationTask, options: "Somcot", warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
     """Iterate until the number of steps is reached or a stream ends."""
     ends = deadline_of(options.time_limit)
@@ -158,7 +158,9 @@ def solve(
     return result(outcome)
 
 
-def first_state(task: Task, options: "Somcot", warm: DistanceResult | None) -> tuple[State, list[dict[str, float]]]:
+def first_state(
+    task: EstimationTask, options: "Somcot", warm: DistanceResult | None
+) -> tuple[State, list[dict[str, float]]]:
     """Return a fresh state, or the last state of a previous run, with its history if the streams are the same."""
     streams = task.streams
     if warm is not None:
@@ -178,7 +180,7 @@ def first_state(task: Task, options: "Somcot", warm: DistanceResult | None) -> t
 
 
 def _iterate(
-    state: State, task: Task, options: "Somcot", history: list[dict[str, float]], callback: Callback | None,
+    state: State, task: EstimationTask, options: "Somcot", history: list[dict[str, float]], callback: Callback | None,
     deadline: float,
 ) -> Status:  # fmt: skip
     """Draw, run and report, chunk by chunk."""
@@ -205,9 +207,9 @@ def _iterate(
     return Status.ESTIMATE
 
 
-def _rules(options: "Somcot", discount: float) -> Rules:
+def _rules(options: "Somcot", discount: float) -> SomcotOptions:
     """Return the options as the engine needs them."""
-    return Rules(
+    return SomcotOptions(
         discount, float(options.eta), float(options.beta), float(options.decay), float(options.decay_from),
         float(options.anticipation), bool(options.memory), 1.0 / (1.0 - discount),
     )  # fmt: skip
@@ -231,7 +233,7 @@ class SomcotCoupling(Coupling):
         self.scale = problem.scale or 1.0
 
     @classmethod
-    def of_run(cls, state: State, task: Task) -> "SomcotCoupling":
+    def of_run(cls, state: State, task: EstimationTask) -> "SomcotCoupling":
         """Return the coupling of a run. A chain whose kernel is unknown is replaced by the empirical one."""
         if task.problem is not None:
             return cls(task.problem, state)
@@ -324,14 +326,14 @@ class SomcotCoupling(Coupling):
     # --- the interface of all couplings --------------------------------------------------------------------
 
     @lazy
-    def start(self) -> Start:
+    def start(self) -> StartCoupling:
         """The averaged coupling of the starts, rounded to its marginals, and potentials for the table of values."""
         U, exact = self.values / self.scale, StartTransport(self.problem)
         exact.transport.solve(U.ravel()[exact.cells], PRICE)
         f, g = exact.potentials(U)
         laws = Law(exact.rows, exact.transport.p), Law(exact.cols, exact.transport.q)
         plan = self._rounded(self._averages.start, *laws)
-        return Start(plan, self.scale * f, self.scale * g)
+        return StartCoupling(plan, self.scale * f, self.scale * g)
 
     def plan(self, x: int, y: int) -> sparse.coo_array:
         """Return the last coupling given (x, y), rounded to its marginals."""

@@ -73,7 +73,7 @@ class Iterates(NamedTuple):
     cold: Index  # (1,): 0 while marginals are computed by products, then 1
 
 
-class Rules(NamedTuple):
+class SomcotOptions(NamedTuple):
     """Options of the solver, for costs scaled to at most one."""
 
     discount: float
@@ -92,7 +92,7 @@ class SaddlePoint(NamedTuple):
     x: Seen
     y: Seen
     costs: Array  # (n_X, n_Y), at most one
-    rules: Rules
+    rules: SomcotOptions
 
 
 class Batches(NamedTuple):
@@ -238,7 +238,7 @@ class State:
         return int(self.done[0])
 
     def draw(
-        self, streams: tuple[Stream, Stream], batch: int, c: Array, rules: Rules, deadline: float = np.inf
+        self, streams: tuple[Stream, Stream], batch: int, c: Array, rules: SomcotOptions, deadline: float = np.inf
     ) -> bool:
         """Draw the next chunk if this one is used up; return False if a stream has ended.
 
@@ -267,7 +267,7 @@ class State:
         self.drawn = [d + part[1].size for d, part in zip(self.drawn, draws, strict=True)]
         return True
 
-    def enter(self, draws: list[Draws], c: Array, rules: Rules, deadline: float = np.inf) -> None:
+    def enter(self, draws: list[Draws], c: Array, rules: SomcotOptions, deadline: float = np.inf) -> None:
         """Add and initialize the transitions that are new; none, if this is interrupted."""
         before = self.x, self.y, self.it, self.older, self.newer
         fresh = self.x.counts.sum() == 0 and self.x.to.size == 0
@@ -288,7 +288,7 @@ class State:
             self.x, self.y, self.it, self.older, self.newer = before
             raise
 
-    def run(self, until: int, c: Array, rules: Rules, deadline: float = np.inf) -> None:
+    def run(self, until: int, c: Array, rules: SomcotOptions, deadline: float = np.inf) -> None:
         """Iterate to the end of the chunk, or to ``until``.
 
         Raises :class:`TimeUp` at the deadline; the iterations before it count, as they do after an interrupt.

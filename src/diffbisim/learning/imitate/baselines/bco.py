@@ -16,21 +16,21 @@ import numpy as np
 
 from diffbisim.common.checks import Floats
 from diffbisim.common.errors import MissingExtra
-from diffbisim.learning.imitate.control.learning import ControlResult, Lesson, MadeAgent
+from diffbisim.learning.imitate.control.learning import ControlResult, ImitationInputs, TrainedAgent
 from diffbisim.learning.imitate.control.walks import Features, Walk
 
 
-def bco(lesson: Lesson, frames: int = 1) -> ControlResult:
+def bco(lesson: ImitationInputs, frames: int = 1) -> ControlResult:
     """Clone inferred actions; `frames` is 1 or 2."""
 
-    def make(seen: Walk) -> MadeAgent:
+    def make(seen: Walk) -> TrainedAgent:
         scale = lesson.features(seen.states).std(axis=0) + 1e-8
         size = (lesson.features(seen.following) - lesson.features(seen.states)).std(axis=0) + 1e-8
         inputs_of = Inputs(lesson.features, scale, size, frames)
         before, change = inputs_of.steps([lesson.features(path) for path in seen.paths()])
         inverse = classifier(np.hstack([before, change]), seen.actions)
         inputs, steps = inputs_of.steps(lesson.shown.paths)
-        return MadeAgent(Clone(classifier(inputs, inverse.predict(np.hstack([inputs, steps]))), inputs_of), {})
+        return TrainedAgent(Clone(classifier(inputs, inverse.predict(np.hstack([inputs, steps]))), inputs_of), {})
 
     return lesson.learn(make)
 

@@ -100,7 +100,7 @@ def iostom_style(
     )
     offline_pairs = data.weights.sum(axis=0)
     s, s_next = np.nonzero(offline_pairs)
-    pairs = Pairs(s, s_next, nu[s, s_next], offline_pairs[s, s_next])
+    pairs = ObservedPairs(s, s_next, nu[s, s_next], offline_pairs[s, s_next])
     advantage, residual = _fixed_point(pairs, data.n_states, discount, k, tau)
     weight = np.exp(np.minimum(beta * advantage, np.log(LARGEST_WEIGHT)))
     table = np.zeros((data.n_states, data.n_actions))
@@ -109,7 +109,7 @@ def iostom_style(
     return BaselineResult(normalized(table), residual, status, tolerance=residual)
 
 
-class Pairs(NamedTuple):
+class ObservedPairs(NamedTuple):
     """The transitions (s, s') of the offline data, sorted by s; all of shape (k,)."""
 
     s: Integers
@@ -118,7 +118,7 @@ class Pairs(NamedTuple):
     nu_i: Floats  # ν_I
 
 
-def _fixed_point(pairs: Pairs, n: int, discount: float, kappa: float, tau: float) -> tuple[Floats, float]:
+def _fixed_point(pairs: ObservedPairs, n: int, discount: float, kappa: float, tau: float) -> tuple[Floats, float]:
     """Return Q(s,s') - V(s) of the pairs, (k,), and the last change of V."""
     s, s_next, nu, nu_i = pairs
     reward = (nu - nu_i) / (nu + nu_i) / kappa

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from diffbisim.common.checks import Floats
-from diffbisim.learning.imitate.control.learning import ControlResult, Lesson, planned
+from diffbisim.learning.imitate.control.learning import ControlResult, ImitationInputs, planned
 from diffbisim.learning.imitate.control.tracking import ENDED, Nodes
 
 
@@ -43,17 +43,17 @@ class Survival(NearestNode):
         return np.broadcast_to(np.where(ended, 0.0, 1.0) if self.ended.any() else np.where(ended, 1.0, 0.0), shape)
 
 
-def nearest(lesson: Lesson) -> ControlResult:
+def nearest(lesson: ImitationInputs) -> ControlResult:
     """Plan to stay near states of the expert, in a learned model."""
     return _without_time(lesson, NearestNode)
 
 
-def constant(lesson: Lesson) -> ControlResult:
+def constant(lesson: ImitationInputs) -> ControlResult:
     """Plan to reach the end of the episode, or to avoid it, in a learned model."""
     return _without_time(lesson, Survival)
 
 
-def _without_time(lesson: Lesson, kind: type[Nodes]) -> ControlResult:
+def _without_time(lesson: ImitationInputs, kind: type[Nodes]) -> ControlResult:
     nodes = Nodes.of(lesson.shown, lesson.features)
     one = np.zeros(1, dtype=np.int64)
     still = kind(nodes.points, one, one, nodes.ended, nodes.scale, nodes.features)

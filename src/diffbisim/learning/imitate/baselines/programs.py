@@ -219,7 +219,7 @@ def pw_dice(
     c = state_cost(cost, data.n_states)
     e1 = check_positive(coupling_regularization, "coupling_regularization", zero=True)
     e2 = check_positive(regularization, "regularization", zero=True)
-    program, target = Program.make(data, discount), nu.sum(axis=1)
+    program, target = FlowProgram.make(data, discount), nu.sum(axis=1)
     rows, columns = np.unique(program.states), np.flatnonzero(target)
     product = np.outer(program.behavior.sum(axis=1)[rows], target[columns])  # U
     n, m = product.shape
@@ -257,7 +257,7 @@ def smodice(
     """
     data, nu = checked(offline, expert, discount)
     alpha, delta = check_positive(regularization, "regularization", zero=True), check_share(smoothing)
-    program = Program.make(data, discount)
+    program = FlowProgram.make(data, discount)
     target = smoothed(nu.sum(axis=1), program.behavior.sum(axis=1), delta)
     inside = np.unique(program.states)
     return program.solve(alpha, Divergence(1.0, program.state_occupancy[inside], target[inside]))
@@ -284,7 +284,7 @@ def lobs_dice(
     """
     data, nu = checked(offline, expert, discount)
     alpha, delta = check_positive(regularization, "regularization", zero=True), check_share(smoothing)
-    program = Program.make(data, discount)
+    program = FlowProgram.make(data, discount)
     law, s, s_next = program.transition_occupancy()
     behavior = np.einsum("sa,ast->st", program.behavior, data.dynamics)  # ν_I
     return program.solve(alpha, Divergence(1.0, law, smoothed(nu, behavior, delta)[s, s_next]))
@@ -311,7 +311,7 @@ class Divergence(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class FlowProgram:
     """The variables ρ and their Bellman flow."""
 
     data: OfflineData
@@ -322,7 +322,7 @@ class Program:
     start: Floats  # (n,), what the flow equals
 
     @classmethod
-    def make(cls, data: OfflineData, discount: float) -> Program:
+    def make(cls, data: OfflineData, discount: float) -> FlowProgram:
         """Build the variables and constraints from offline data."""
         modeling()  # raises early if cvxpy is missing
         rho_i = data.occupancy(discount)

@@ -31,7 +31,7 @@ from scipy.spatial.distance import cdist
 from diffbisim.common.checks import Floats
 from diffbisim.common.errors import InvalidArgument
 from diffbisim.learning.imitate.control.dynamics import ForwardModel
-from diffbisim.learning.imitate.control.learning import ControlResult, Lesson, MadeAgent, Rounds
+from diffbisim.learning.imitate.control.learning import ControlResult, ImitationInputs, RoundOptions, TrainedAgent
 from diffbisim.learning.imitate.control.tracking import Interpolation, Nodes
 from diffbisim.learning.imitate.control.walks import Walk
 from diffbisim.processes.cells import Cells, quantize
@@ -55,11 +55,11 @@ FARTHEST = 2.0
 Solve = Callable[[MDP, MarkovChain, Floats, float], Any]  # MDP, expert, cost, discount
 
 
-def on_cells(lesson: Lesson, solve: Solve, watch: Rounds | None = None) -> ControlResult:
+def on_cells(lesson: ImitationInputs, solve: Solve, watch: RoundOptions | None = None) -> ControlResult:
     """Imitate with ``policy="markov"``; ``solve(mdp, expert, cost, discount)`` imitates a chain in an MDP."""
     nodes = Nodes.of(lesson.shown, lesson.features)
 
-    def make(seen: Walk) -> MadeAgent:
+    def make(seen: Walk) -> TrainedAgent:
         model, centers = lesson.model(seen), lesson.centers(seen, lesson.options.cells or CELLS)
         tables = [table(model, centers, seen, hold) for hold in HOLDS]
         blurs = [blur(seen, each, centers / model.scale, model.scale, k) for k, each in zip(HOLDS, tables, strict=True)]
@@ -74,7 +74,7 @@ def on_cells(lesson: Lesson, solve: Solve, watch: Rounds | None = None) -> Contr
         expert, where = expert_chain(nodes, hold)
         found = solve(mdp, expert, gaps(where, nodes.seen(centers)), lesson.discount**hold)
         facts = {"model_error": model.error, "blur": blurs[best], "hold": hold, "distance": found.distance.value}
-        return MadeAgent(
+        return TrainedAgent(
             CellAgent(found.policy[:-1], centers / model.scale, model.scale, hold), {**facts, "table": found}
         )
 

@@ -32,7 +32,7 @@ from diffbisim.learning.imitate.control.walks import (
     feature_map,
     walk,
 )
-from diffbisim.learning.optimize.checkpoint import Checkpoint
+from diffbisim.learning.optimize.checkpoint import RunCheckpoint
 from diffbisim.processes.cells import quantize
 from diffbisim.processes.environments import import_gymnasium
 
@@ -98,12 +98,12 @@ class Control:
         return [self.steps - each * (self.rounds - 1)] + [each] * (self.rounds - 1)
 
 
-class Rounds(NamedTuple):
+class RoundOptions(NamedTuple):
     """The caller's options for the rounds of a run."""
 
     callback: Callable[[Mapping[str, Any]], object] | None = None
     progress: Progress = False
-    file: Checkpoint | None = None
+    file: RunCheckpoint | None = None
 
     def read(self) -> list[Any]:
         """Return the rounds in the checkpoint, if there is one."""
@@ -116,7 +116,7 @@ class Rounds(NamedTuple):
             self.file.write({"rounds": rounds})
 
 
-class MadeAgent(NamedTuple):
+class TrainedAgent(NamedTuple):
     """An agent, with further entries for the history."""
 
     agent: Agent
@@ -124,7 +124,7 @@ class MadeAgent(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class ImitationInputs:
     """Everything that an imitator is given, apart from its own experience."""
 
     env: Any
@@ -137,7 +137,7 @@ class Lesson:
     rng: np.random.Generator
 
     @classmethod
-    def of(cls, env: Any, expert: Any, features: Any, options: Control, discount: float, rng: Any) -> Lesson:
+    def of(cls, env: Any, expert: Any, features: Any, options: Control, discount: float, rng: Any) -> ImitationInputs:
         """Record or convert the demonstrations, and enumerate the actions."""
         dimension = observed(env)
         seen = feature_map(features, dimension)
@@ -156,13 +156,13 @@ class Lesson:
         cells = quantize(seen.paths(), list(self.shown.paths) if self.whole else None, n_states, rng=0)
         return np.array(cells.centers)
 
-    def learn(self, make: Callable[[Walk], MadeAgent], watch: Rounds | None = None) -> ControlResult:
+    def learn(self, make: Callable[[Walk], TrainedAgent], watch: RoundOptions | None = None) -> ControlResult:
         """Alternate acting and making an agent from all observed steps.
 
         A checkpoint holds the steps of every round and the generator after them. A run that resumes makes no step of
         the environment twice: it makes the agents of these rounds again, with the same generator.
         """
-        watch = watch or Rounds()
+        watch = watch or RoundOptions()
         agent: Agent = RandomAgent(len(self.actions), self.rng)
         walks: list[Walk] = []
         history: list[dict[str, Any]] = []
@@ -230,12 +230,12 @@ class ControlResult:
         return episodes(env, self.agent, self.actions, count, rng)
 
 
-def track(lesson: Lesson, watch: Rounds | None = None) -> ControlResult:
+def track(lesson: ImitationInputs, watch: RoundOptions | None = None) -> ControlResult:
     """Imitate with ``policy="tracking"``."""
     return lesson.learn(lambda seen: planned(lesson, Nodes.of(lesson.shown, lesson.features), seen), watch)
 
 
-def planned(lesson: Lesson, nodes: Nodes, seen: Walk) -> MadeAgent:
+def planned(lesson: ImitationInputs, nodes: Nodes, seen: Walk) -> TrainedAgent:
     """Return the agent that follows the nodes in the model of the observed steps."""
     model, options = lesson.model(seen), lesson.options
     table = options.planner == "table" or (options.planner == "auto" and seen.states.shape[1] <= TABLE_DIMENSIONS)
@@ -244,7 +244,7 @@ def planned(lesson: Lesson, nodes: Nodes, seen: Walk) -> MadeAgent:
         agent: Agent = TableTracker(nodes, model, centers, lesson.discount, options.shift, starts)
     else:
         agent = PlanTracker(nodes, model, options.horizon, lesson.discount, options.shift, lesson.rng)
-    return MadeAgent(agent, {"model_error": model.error})
+    return TrainedAgent(agent, {"model_error": model.error})
 
 
 def observed(env: Any) -> int:

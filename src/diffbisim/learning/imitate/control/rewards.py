@@ -1,10 +1,10 @@
 """Rewards for reinforcement learning from the coupling with an expert.
 
-A `Score` observes an episode through its features f(s), in standard deviations, and pays for every step. There are two
-forms of the coupling.
+An `EpisodeReward` observes an episode through its features f(s), in standard deviations, and pays for every step. There
+are two forms of the coupling.
 
-`Tracking`. Under a given policy the coupling of tracking.py costs Σ γ^t c(x_t, s_t), where x_t is the demonstration
-node that the learner carries. Its negative is the return of an environment with state (s, x):
+`TrackingReward`. Under a given policy the coupling of tracking.py costs Σ γ^t c(x_t, s_t), where x_t is the
+demonstration node that the learner carries. Its negative is the return of an environment with state (s, x):
 
     observation     s, the expert's features at the next node, and how far along its path that node is
     reward          -c(x', s') at every step, with distances of at most `FARTHEST` standard deviations
@@ -12,8 +12,8 @@ node that the learner carries. Its negative is the return of an environment with
 The bound is that of the coupling below. An expert that balances hardly moves, so a learner that is about to fall is
 hundreds of its standard deviations away, and without a bound falling would cost little more than being about to fall.
 
-`Coupling`. Expert and learner are chains on shared cells, estimated from what was observed. Every thousand steps their
-distance is solved again, and its implicit reward r(y, y') (gradient.py) is paid for transitions between cells until the
+`CouplingReward`. Expert and learner are chains on shared cells, estimated from what was observed. Every thousand steps
+their distance is solved again, and its implicit reward r(y, y') (gradient.py) is paid for transitions between cells until the
 next time. It is the advantage of a transition at the previous policy, so its discounted sum is the gain of the next
 policy. Rows that were never left copy the nearest row that was, so that the end of a truncated demonstration is not
 absorbing.
@@ -45,7 +45,7 @@ CELLS = 80
 NOTHING = np.zeros(0)
 
 
-class Score(Protocol):
+class EpisodeReward(Protocol):
     """Pays for the steps of an episode; `seen` (k,) are the features of a state, scaled like the nodes."""
 
     extra: int  # how many numbers are appended to the observation
@@ -59,7 +59,7 @@ class Score(Protocol):
         ...
 
 
-class Tracking:
+class TrackingReward:
     """The cost of the coupling with a demonstration, whose node the learner carries."""
 
     def __init__(self, nodes: Nodes, discount: float, shift: int = 0) -> None:
@@ -130,7 +130,7 @@ class Episodes:
         return found
 
 
-class Coupling:
+class CouplingReward:
     """The implicit reward of the coupling between the chains of expert and learner, with unit root mean square."""
 
     extra = 0
