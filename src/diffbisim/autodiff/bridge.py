@@ -7,8 +7,8 @@ The rows of a kernel P sum to one up to rounding in its dtype. The bridges compu
 which is defined for every positive table close to a stochastic matrix; its derivative is the centered gradient of
 gradient.py divided by the row sums. Initial distributions are treated in the same way. A kernel is a dense array or the
 stored entries of a sparse one, ``KernelEntries(data, rows, columns, n)``; its derivative has the same layout. The
-kernels of all steps of a timed chain, and costs per time, are passed through the graph as one flat array (see :func:`pieces`).
-"""
+kernels of all steps of a timed chain, and costs per time, are passed through the graph as one flat array (see
+:func:`pieces`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace

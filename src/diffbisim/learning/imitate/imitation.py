@@ -35,8 +35,7 @@ from diffbisim.common.errors import InvalidArgument, InvalidCost
 from diffbisim.common.progress import Progress
 from diffbisim.distances.chains import check_discount_is_used
 from diffbisim.learning.imitate.control.cells import on_cells
-from diffbisim.learning.imitate.control.learning import Control, ControlResult, ImitationInputs, track
-from diffbisim.learning.imitate.control.learning import RoundOptions
+from diffbisim.learning.imitate.control.learning import Control, ControlResult, ImitationInputs, RoundOptions, track
 from diffbisim.learning.imitate.environment import Sampling, TransitionCounts, explore
 from diffbisim.learning.imitate.expert import (
     expert_chain,

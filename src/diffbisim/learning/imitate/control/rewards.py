@@ -13,10 +13,10 @@ The bound is that of the coupling below. An expert that balances hardly moves, s
 hundreds of its standard deviations away, and without a bound falling would cost little more than being about to fall.
 
 `CouplingReward`. Expert and learner are chains on shared cells, estimated from what was observed. Every thousand steps
-their distance is solved again, and its implicit reward r(y, y') (gradient.py) is paid for transitions between cells until the
-next time. It is the advantage of a transition at the previous policy, so its discounted sum is the gain of the next
-policy. Rows that were never left copy the nearest row that was, so that the end of a truncated demonstration is not
-absorbing.
+their distance is solved again, and its implicit reward r(y, y') (gradient.py) is paid for transitions between cells
+until the next time. It is the advantage of a transition at the previous policy, so its discounted sum is the gain of
+the next policy. Rows that were never left copy the nearest row that was, so that the end of a truncated demonstration
+is not absorbing.
 
 *Ending an episode must not avoid costs.* When the learner terminates at s', the coupling continues: the expert moves
 on and is compared with s' forever. Tracking charges all of this at once, r = -Σ_h γ^h c(x'_h, s'), which is zero if the
