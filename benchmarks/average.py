@@ -31,7 +31,7 @@ from contextlib import redirect_stdout
 import numpy as np
 
 import diffbisim as db
-from diffbisim.problems.problem import Array
+from diffbisim.common.arrays import Array
 
 TOL, LIMIT = 1e-11, 3_600
 BLOCKS = np.where(np.eye(4, dtype=bool), 0.9, 0.1)

@@ -26,7 +26,9 @@ import numpy as np
 from scipy import sparse
 
 import diffbisim as db
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.common.arrays import Array
+from diffbisim.problems.base import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.solvers import Exact
 
 DISCOUNT, GAP = 0.95, 1e-8
@@ -106,7 +108,7 @@ def dense(sizes: tuple[int, ...]) -> None:
     for n in sizes:
         X, Y = db.examples.random_chain(n, rng), db.examples.random_chain(n, rng)
         for name, cost in (("reward", "reward"), ("random", rng.random((n, n)))):
-            problem = Problem.make(X, Y, cost, DISCOUNT)
+            problem = Discounted.make(X, Y, cost, DISCOUNT)
             result = Exact(tol=GAP).solve(problem)
             ours = best_time(lambda p=problem: Exact(tol=GAP).solve(p), 5)
             slope = min(_gradient_time(problem) for _ in range(3))

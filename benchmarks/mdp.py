@@ -28,7 +28,7 @@ import numpy as np
 from scipy import sparse
 
 import diffbisim as db
-from diffbisim.problems.games import ActionProblem
+from diffbisim.problems.game import Game
 from diffbisim.solvers import Exact
 
 GAP = 1e-6
@@ -76,7 +76,7 @@ def best_time(run: Callable[[], object], repeats: int = 9) -> float:
     return min(times)
 
 
-def value_iteration_sweeps(problem: ActionProblem) -> int:
+def value_iteration_sweeps(problem: Game) -> int:
     """Return the number of sweeps U <- T U from zero after which γ/(1-γ) ‖TU - U‖ is below the gap."""
     from diffbisim.solvers.exact.games import StrategyIteration
     from diffbisim.solvers.exact.transports import Basis
@@ -94,7 +94,7 @@ def value_iteration_sweeps(problem: ActionProblem) -> int:
             return sweeps
 
 
-def peer_sweep(problem: ActionProblem, U: Array) -> float:
+def peer_sweep(problem: Game, U: Array) -> float:
     """Estimate the time of one sweep of the peer from a sample of its calls."""
     import ot
 
@@ -125,7 +125,7 @@ def against_the_peer() -> None:
     for name, M, N in cases:
         for discount in (0.9, 0.99):
             for actions in ("matched", "lax"):
-                problem = ActionProblem.make(M, N, "reward", discount, actions)
+                problem = Game.make(M, N, "reward", discount, actions)
                 result = solver.solve(problem)
                 ours = best_time(lambda p=problem: solver.solve(p))
                 sweeps = value_iteration_sweeps(problem)

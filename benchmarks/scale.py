@@ -66,13 +66,14 @@ def dense_case(n: int, cost: str, seed: int) -> dict[str, float]:
     import ot
 
     import diffbisim as db
-    from diffbisim.problems.problem import Problem
+    from diffbisim.problems.base import Problem
+    from diffbisim.problems.discounted import Discounted
     from diffbisim.solvers import Exact
 
     def problem(n: int) -> Problem:
         rng = np.random.default_rng([n, seed])
         X, Y = db.examples.random_chain(n, rng), db.examples.random_chain(n, rng)
-        return Problem.make(X, Y, "reward" if cost == "reward" else rng.random((n, n)), DISCOUNT)
+        return Discounted.make(X, Y, "reward" if cost == "reward" else rng.random((n, n)), DISCOUNT)
 
     Exact().solve(problem(min(n, 66)))  # compiles; the width of indices changes at 64 states
     asked = problem(n)

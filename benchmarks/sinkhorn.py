@@ -32,7 +32,8 @@ from pathlib import Path
 import numpy as np
 
 import diffbisim as db
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.base import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.solvers import Exact, SinkhornPolicy, SinkhornValue
 from diffbisim.solvers.sinkhorn.solver import Annealing
 
@@ -113,7 +114,7 @@ def ratios(sizes: tuple[int, ...]) -> None:
     for n in sizes:
         X, Y = db.examples.random_chain(n, rng), db.examples.random_chain(n, rng)
         for name, cost in (("reward", "reward"), ("random", rng.random((n, n)))):
-            problem = Problem.make(X, Y, cost, DISCOUNT)
+            problem = Discounted.make(X, Y, cost, DISCOUNT)
             for gap in (1e-2, 1e-3):
                 row(n, name, problem, gap)
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 import diffbisim as db
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.base import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 
 DISCOUNT = 0.95
@@ -35,9 +36,11 @@ def problems() -> dict[str, Problem]:
     soft, uniform = M.induced_chain(db.examples.soft_right_policy(M, 0.4)), M.induced_chain(M.uniform_policy())
     abstract = db.MarkovChain(rng.dirichlet(np.ones(5), 5), rewards=np.arange(5.0))
     return {
-        "imitation chain, 5 x 5": Problem.make(soft, uniform, "indicator", DISCOUNT),
-        "block chain, 25 x 5": Problem.make(db.examples.block_chain(), abstract, "reward", DISCOUNT),
-        "random chains, 16 x 16": Problem.make(*(db.examples.random_chain(16, rng) for _ in "xy"), "reward", DISCOUNT),
+        "imitation chain, 5 x 5": Discounted.make(soft, uniform, "indicator", DISCOUNT),
+        "block chain, 25 x 5": Discounted.make(db.examples.block_chain(), abstract, "reward", DISCOUNT),
+        "random chains, 16 x 16": Discounted.make(
+            *(db.examples.random_chain(16, rng) for _ in "xy"), "reward", DISCOUNT
+        ),
     }
 
 
@@ -65,7 +68,7 @@ def plug_in(problem: Problem, exact: float, seed: int = 0) -> np.ndarray:
             s, after = chain.sample_transitions(int(m), DISCOUNT, rng)
             data = db.Transitions.from_pairs(s, after, states=range(chain.n_states))
             chains.append(data.chain(initial=chain.initial, unseen="self-loop", sparse=False))
-        value = Exact().solve(Problem.make(*chains, problem.cost, DISCOUNT)).value
+        value = Exact().solve(Discounted.make(*chains, problem.cost, DISCOUNT)).value
         rows.append((time.process_time() - began, abs(value / exact - 1)))
     return np.array(rows)
 

@@ -22,7 +22,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a second BLAS thread would
 import numpy as np
 
 import diffbisim as db
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.base import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.solvers import Somcot
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -35,7 +36,7 @@ def chains(n: int) -> Problem:
     rng = np.random.default_rng(n)
     X, Y = (db.examples.random_chain(n, rng) for _ in "xy")
     cost = rng.random((n, n))
-    return Problem.make(X, Y, cost / cost.max(), DISCOUNT)
+    return Discounted.make(X, Y, cost / cost.max(), DISCOUNT)
 
 
 def seconds_per_step(problem: Problem, solver: type[Somcot], options: dict, steps: int, warm=None) -> float:

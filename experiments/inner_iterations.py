@@ -9,7 +9,7 @@ import numpy as np
 
 from diffbisim.common.checks import Floats
 from diffbisim.plot.style import BLUE, VERMILION, new_figure, plain
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.examples import random_chain
 from diffbisim.solvers import Exact
 from experiments.report import AGREES, DIFFERS, Row
@@ -38,7 +38,7 @@ class Outcome:
 
 def run(settings: Settings) -> Outcome:
     X, Y = random_chain(settings.n_states, settings.seed), random_chain(settings.n_states, settings.seed + 1)
-    problem = Problem.make(X, Y, "reward", settings.discount)
+    problem = Discounted.make(X, Y, "reward", settings.discount)
     exact = np.asarray(Exact(tol=1e-13).solve(problem).gradient.transition_y)
     bias, gap = [], []
     for iterations in settings.inner:

@@ -31,7 +31,7 @@ from diffbisim.io.chains import read_model
 from diffbisim.io.tables import read_numbers, read_rewards
 from diffbisim.learning.fit.result import FitResult
 from diffbisim.learning.imitate.result import ImitationResult
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.reduction.compression.result import CompressResult
 from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
@@ -207,7 +207,7 @@ def use_rewards(path, rng):
 
 
 def use_cost(path, rng):
-    Problem.make(_chain(0, 3), _chain(1, 4), read_numbers(path), 0.9)
+    Discounted.make(_chain(0, 3), _chain(1, 4), read_numbers(path), 0.9)
 
 
 def _look(chain):

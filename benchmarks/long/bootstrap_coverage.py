@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import diffbisim as db
-from diffbisim.problems.problem import available_threads
+from diffbisim.common.arrays import available_threads
 from diffbisim.statistics.groups import simulate
 
 

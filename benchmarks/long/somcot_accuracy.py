@@ -15,7 +15,9 @@ import numpy as np
 from scipy import sparse
 
 import diffbisim as db
-from diffbisim.problems.problem import Problem, available_threads
+from diffbisim.common.arrays import available_threads
+from diffbisim.problems.base import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.solvers import Exact, Somcot
 
 
@@ -26,11 +28,11 @@ def shapes(discount: float) -> dict[str, Problem]:
     soft, uniform = M.induced_chain(db.examples.soft_right_policy(M, 0.4)), M.induced_chain(M.uniform_policy())
     abstract = db.MarkovChain(rng.dirichlet(np.ones(5), 5), rewards=np.arange(5.0))
     return {
-        "5x5 imitation": Problem.make(soft, uniform, "indicator", discount),
-        "5x5 random": Problem.make(*(db.examples.random_chain(5, rng) for _ in "xy"), "reward", discount),
-        "16x16 drift": Problem.make(db.examples.drift_walk(1.5), db.examples.drift_walk(0.5), "reward", discount),
-        "16x16 random": Problem.make(*(db.examples.random_chain(16, rng) for _ in "xy"), "reward", discount),
-        "25x5 blocks": Problem.make(db.examples.block_chain(), abstract, "reward", discount),
+        "5x5 imitation": Discounted.make(soft, uniform, "indicator", discount),
+        "5x5 random": Discounted.make(*(db.examples.random_chain(5, rng) for _ in "xy"), "reward", discount),
+        "16x16 drift": Discounted.make(db.examples.drift_walk(1.5), db.examples.drift_walk(0.5), "reward", discount),
+        "16x16 random": Discounted.make(*(db.examples.random_chain(16, rng) for _ in "xy"), "reward", discount),
+        "25x5 blocks": Discounted.make(db.examples.block_chain(), abstract, "reward", discount),
     }
 
 

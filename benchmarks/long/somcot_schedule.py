@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from somcot_accuracy import Job, run, shapes
 
-from diffbisim.problems.problem import available_threads
+from diffbisim.common.arrays import available_threads
 
 LITERAL = {"memory": False, "anticipation": 0.0, "certify": False}
 SCHEDULES = {

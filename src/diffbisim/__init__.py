@@ -60,7 +60,7 @@ _NAMES = {
     "write_chain": "io.chains",
     "DistanceResult": "results.base",
     "Status": "results.base",
-    "MDPResult": "problems.games",
+    "MDPResult": "results.game",
     "DiffbisimError": "common.errors",
     "InvalidArgument": "common.errors",
     "InvalidChain": "common.errors",
@@ -119,7 +119,6 @@ if TYPE_CHECKING:
     from diffbisim.learning.imitate import control as control
     from diffbisim.learning.imitate.imitation import imitate as imitate
     from diffbisim.learning.imitate.result import ImitationResult as ImitationResult
-    from diffbisim.problems.games import MDPResult as MDPResult
     from diffbisim.processes import environments as environments
     from diffbisim.processes import examples as examples
     from diffbisim.processes import planning as planning
@@ -141,6 +140,7 @@ if TYPE_CHECKING:
     from diffbisim.reduction.compression.search import compress_sweep as compress_sweep
     from diffbisim.results.base import DistanceResult as DistanceResult
     from diffbisim.results.base import Status as Status
+    from diffbisim.results.game import MDPResult as MDPResult
     from diffbisim.statistics.estimation import estimate as estimate
     from diffbisim.statistics.groups import compare as compare
     from diffbisim.statistics.groups import power as power

@@ -273,7 +273,7 @@ def solve_small(
     seconds: float,
     run: Run,
 ) -> SmallSolution:
-    """Run policy iteration on a :class:`diffbisim.problems.problem.Problem` with few states.
+    """Run policy iteration on a :class:`diffbisim.problems.Discounted` with few states.
 
     ``values (n_X*n_Y,)`` is a table to start from, in the units of the costs, NaN where it is not known. ``known`` are
     trees ``(x, y, listed, child, parent)`` of a problem with successors x and y; they are used if those are the same.

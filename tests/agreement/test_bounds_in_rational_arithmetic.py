@@ -13,7 +13,7 @@ import pytest
 
 import diffbisim as db
 from cases import each
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.solvers import LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 from diffbisim.solvers.lp.program import Answer
 from oracles.adversarial import hostile
@@ -51,7 +51,7 @@ def test_the_oracle_is_the_bellman_equation(seed):
 def test_a_successor_of_probability_1e16_that_has_all_the_cost():
     """d = γ p/(1-γ) to first order; the program loses the successor, and the bound must not."""
     X, Y = db.MarkovChain([[1.0]]), db.MarkovChain([[1.0, 8.78e-16], [5.5e-16, 1.0]])
-    problem = Problem.make(X, Y, np.array([[0.0, 1.0]]), 0.9)
+    problem = Discounted.make(X, Y, np.array([[0.0, 1.0]]), 0.9)
     d = exact_distance_of(problem)
     assert float(d) == pytest.approx(7.9e-15, rel=0.01)
     assert not wrong(LinearProgram().solve(problem), d)
@@ -87,7 +87,7 @@ def test_bounds_hold_to_the_last_digit(solver):
 def test_somcot_from_a_start_of_the_smallest_double():
     """Its share of a row vanished in a quotient, and with it a logarithm."""
     X = db.MarkovChain([[0.5, 0.5], [1.0, 0.0]], initial=[1.0, 5e-324])
-    problem = Problem.make(X, X, np.array([[0.5, 0.6], [0.7, 0.8]]), 0.5)
+    problem = Discounted.make(X, X, np.array([[0.5, 0.6], [0.7, 0.8]]), 0.5)
     result = Somcot(steps=100).solve(problem)
     assert np.isfinite(result.occupancy).all()
     assert not wrong(result, exact_distance_of(problem))
@@ -159,7 +159,7 @@ def test_bounds_of_the_entropic_metric_at_low_temperatures(seed, epsilon):
 
 @pytest.mark.parametrize(("epsilon", "scale"), [(0.1, 1e300), (1e300, 1e-300), (5e-324, 1.0)])
 def test_temperatures_that_have_nothing_to_do_with_the_costs_are_refused(epsilon, scale):
-    problem = Problem.make(
+    problem = Discounted.make(
         db.examples.cycle(2), db.examples.cycle(3), scale * np.array([[0, 0.5, 1], [1, 0, 0.5]]), 0.9
     )
     with pytest.raises(db.InvalidArgument, match="choose a temperature closer to the costs"):

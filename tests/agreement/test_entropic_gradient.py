@@ -5,7 +5,7 @@ import pytest
 
 import diffbisim as db
 from cases import each
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.results.base import Status
 from diffbisim.solvers import Exact
@@ -190,7 +190,7 @@ def test_units_are_those_of_the_cost():
 
 
 def test_a_low_temperature_is_reached_by_way_of_higher_ones():
-    problem = Problem.make(db.examples.drift_walk(1.0, 8), db.examples.drift_walk(-1.0, 8), "reward", 0.95)
+    problem = Discounted.make(db.examples.drift_walk(1.0, 8), db.examples.drift_walk(-1.0, 8), "reward", 0.95)
     result = SinkhornPolicy(epsilon=1e-6).solve(problem)
     assert result.converged
     assert abs(result.value - Exact(tol=1e-11).solve(problem).value) <= 1e-5
@@ -199,9 +199,9 @@ def test_a_low_temperature_is_reached_by_way_of_higher_ones():
 def test_warm_start_of_a_neighbor_is_shorter():
     rng = np.random.default_rng(2)
     X, Y = db.examples.random_chain(8, rng), db.examples.random_chain(8, rng)
-    cold = SinkhornPolicy(epsilon=0.02).solve(Problem.make(X, Y, "reward", 0.95))
+    cold = SinkhornPolicy(epsilon=0.02).solve(Discounted.make(X, Y, "reward", 0.95))
     near = MarkovChain(0.999 * Y.transition + 0.001 / 8, rewards=Y.rewards)
-    problem = Problem.make(X, near, "reward", 0.95)
+    problem = Discounted.make(X, near, "reward", 0.95)
     fresh, warm = SinkhornPolicy(epsilon=0.02).solve(problem), SinkhornPolicy(epsilon=0.02).solve(problem, warm=cold)
     assert warm.value == pytest.approx(fresh.value, abs=1e-9)
     assert warm.iterations < fresh.iterations

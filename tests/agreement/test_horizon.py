@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.problems.horizon import TimedProblem
+from diffbisim.problems.horizon import FiniteHorizon
 from diffbisim.results.gradient import kernel_gradients
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import horizon
@@ -61,7 +61,7 @@ def test_bounds_in_rational_arithmetic(seed):
     rng = np.random.default_rng(seed)
     scale, weights = 10.0 ** rng.integers(-150, 150), 10.0 ** rng.integers(-20, 20, size=4) * (rng.random(4) > 0.2)
     weights[-1] += 1e-3
-    timed = TimedProblem.make(problem.x, problem.y, scale * problem.cost, 1.0, weights=weights)
+    timed = FiniteHorizon.make(problem.x, problem.y, scale * problem.cost, 1.0, weights=weights)
     d = exact_distance_of(timed)
     stops = (None, lambda row: row["time"] == 1)
     for solver, stop in product((Exact(), Exact(reachable=True)), stops):

@@ -8,7 +8,7 @@ import pytest
 
 import diffbisim as db
 from cases import each
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.solvers import Exact
 from diffbisim.solvers.krylov import bicgstab
 from diffbisim.solvers.sinkhorn import SinkhornPolicy, SinkhornValue
@@ -113,7 +113,7 @@ def test_all_kinds_occur():
 @pytest.mark.parametrize("tol", [1e-2, 1e-4, 1e-6])
 def test_converges_to_the_exact_value(solver, tol):
     rng = np.random.default_rng(3)
-    problem = Problem.make(db.examples.random_chain(9, rng), db.examples.random_chain(7, rng), "reward", 0.95)
+    problem = Discounted.make(db.examples.random_chain(9, rng), db.examples.random_chain(7, rng), "reward", 0.95)
     result = solver(tol=tol).solve(problem)
     assert result.converged
     assert abs(result.value - Exact(tol=1e-11).solve(problem).value) <= tol * problem.scale / 2
@@ -129,7 +129,7 @@ def test_structured_chains(solver, chains):
         "cycles": (ex.cycle(5), ex.cycle(7)),
         "rooms": (ex.four_rooms_walk(7), ex.four_rooms_walk(7).with_initial(3)),
     }[chains]
-    problem = Problem.make(X, Y, "reward", 0.95)
+    problem = Discounted.make(X, Y, "reward", 0.95)
     exact, result = Exact(tol=1e-10).solve(problem), solver(tol=1e-3).solve(problem)
     assert result.converged
     assert result.lower <= exact.upper
@@ -140,7 +140,7 @@ def test_structured_chains(solver, chains):
 @BOTH
 def test_the_papers_schedules_close_in(solver, schedule, eta):
     rng = np.random.default_rng(5)
-    problem = Problem.make(db.examples.random_chain(6, rng), db.examples.random_chain(5, rng), "reward", 0.9)
+    problem = Discounted.make(db.examples.random_chain(6, rng), db.examples.random_chain(5, rng), "reward", 0.9)
     result = solver(schedule=schedule, eta=eta, sweeps=1, max_iterations=400, tol=1e-9).solve(problem)
     gaps = [row["upper"] - row["lower"] for row in result.history]
     assert gaps[-1] <= 0.02 * problem.scale

@@ -11,7 +11,7 @@ import diffbisim as db
 from cases import each
 from diffbisim import _engine, _engine_baseline
 from diffbisim.common.errors import ConvergenceWarning
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.streams import Stream
 from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, Somcot
@@ -186,7 +186,7 @@ def test_save_and_load_keep_everything(tmp_path):
 def solved():
     rng = np.random.default_rng(11)
     X, Y = db.examples.random_chain(5, rng), db.examples.random_chain(5, rng)
-    exact = Exact(tol=1e-11).solve(Problem.make(X, Y, "reward", 0.9))
+    exact = Exact(tol=1e-11).solve(Discounted.make(X, Y, "reward", 0.9))
     return exact, db.distance(X, Y, discount=0.9, solver=Somcot(60_000, rng=1))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.solvers import Exact, LinearProgram, Lumped, SinkhornPolicy, SinkhornValue, Somcot
 from oracles.rational import exact_distance_of
 
@@ -57,17 +57,17 @@ def problem(kind):
         P, Q = np.array([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.3, 0.3, 0.4]]), np.eye(2)
     X, Y = db.MarkovChain(P, initial=[0.25, 0.75, 0.0]), db.MarkovChain(Q, initial=1)
     c = np.array([[0.0, 0.25], [1.0, 0.75], [0.5, 0.0]])
-    return Problem.make(X, Y, c, 0.9)
+    return Discounted.make(X, Y, c, 0.9)
 
 
 def previous(now, other):
     if other == "another":
         rng = np.random.default_rng(43)
         X, Y = db.MarkovChain(rng.dirichlet(np.ones(3), 3), initial=2), db.MarkovChain(rng.dirichlet(np.ones(2), 2))
-        return Problem.make(X, Y, rng.random((3, 2)), 0.5)
+        return Discounted.make(X, Y, rng.random((3, 2)), 0.5)
     tables = {"the same": now.cost, "flat": np.ones(now.shape), "free": np.zeros(now.shape)}
     cost = tables[other] if other in tables else float(other) * now.cost
-    return Problem.make(now.x, now.y, cost, now.discount)
+    return Discounted.make(now.x, now.y, cost, now.discount)
 
 
 @cache
@@ -120,7 +120,7 @@ def test_a_reachable_result_has_pairs_that_were_not_solved():
 @pytest.mark.parametrize("solver", ["lp", "policy", "value", "somcot"])
 def test_warm_of_another_size_or_kind_is_refused(solver):
     now = problem("connected")
-    larger = Exact().solve(Problem.make(now.x, now.x, np.zeros((3, 3)), 0.9))
+    larger = Exact().solve(Discounted.make(now.x, now.x, np.zeros((3, 3)), 0.9))
     for warm, message in ((larger, "omit warm"), (0.5, "give a previous result of distance")):
         with pytest.raises(db.InvalidArgument, match=message):
             SOLVERS[solver].solve(now, warm=warm)

@@ -14,8 +14,9 @@ import pytest
 
 import diffbisim as db
 from cases import each
-from diffbisim.problems.problem import Coupling, Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.results.base import Status
+from diffbisim.results.coupling import Coupling
 from diffbisim.solvers import Exact, Lumped, SinkhornPolicy
 from diffbisim.solvers.exact import solver as general
 from diffbisim.solvers.exact.tracking import TrackingSolver as Follow
@@ -112,7 +113,7 @@ def test_transports_that_are_not_solved_leave_the_range_of_the_costs(monkeypatch
     real = Transports.solve
     monkeypatch.setattr(Transports, "solve", lambda *args: real(*args) and False)
     for cost in (np.zeros((2, 2)), np.array([[0.25, 0.5], [0.5, 2.0]])):
-        problem = Problem.make(X, X, cost, 0.5)
+        problem = Discounted.make(X, X, cost, 0.5)
         for warm in (None, result_with(problem, 1e18)):
             result = general.solve(problem, Exact(max_iterations=1), warm)
             assert (result.lower, result.upper) == (cost.min(), cost.max())
@@ -151,7 +152,7 @@ def test_costs_at_the_ends_of_the_doubles(scale):
 def test_an_estimate_has_the_bounds_of_any_distance():
     """A followed step certifies nothing, whatever its table says."""
     X, cost = db.MarkovChain(np.eye(2)), np.array([[0.25, 1.0], [1.0, 1.0]])
-    problem = Problem.make(X, X, cost, 0.99)
+    problem = Discounted.make(X, X, cost, 0.99)
     step = Follow(Exact()).solve(problem, warm=db.distance(X, X, 1e6 * cost, 0.99))
     assert (step.lower, step.upper) == (0.25, 1.0)
 
@@ -192,7 +193,7 @@ def variants(rng):
     for k, (P, Q) in enumerate(zip(kernels, (kernels[1], kernels[0], kernels[2]), strict=True)):
         for initial in (0, 2, [0.5, 0, 0.5]):
             X, Y = db.MarkovChain(P, initial=initial), db.MarkovChain(Q, initial=initial)
-            yield Problem.make(X, Y, cost if k else 1e6 * cost, (0.9, 0.5, 0.9)[k])
+            yield Discounted.make(X, Y, cost if k else 1e6 * cost, (0.9, 0.5, 0.9)[k])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -240,11 +241,11 @@ def test_a_cost_whose_buffer_is_used_again(make):
 
 def test_a_problem_made_by_hand_does_not_keep_its_cost_by_reference():
     X, cost = db.MarkovChain(np.eye(2)), np.array([[0.25, 1.0], [1.0, 0.5]])
-    problem = Problem(X, X, cost, 0.9)
+    problem = Discounted(X, X, cost, 0.9)
     result = Exact().solve(problem)
     cost *= 2
     assert problem.cost[0, 0] == 0.25
-    assert Exact().solve(Problem(X, X, cost, 0.9), warm=result).value == pytest.approx(0.5, abs=TOL)
+    assert Exact().solve(Discounted(X, X, cost, 0.9), warm=result).value == pytest.approx(0.5, abs=TOL)
 
 
 def test_what_is_called_converged_is_so_where_digits_end():

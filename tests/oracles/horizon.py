@@ -53,7 +53,7 @@ def over_paths(Ps, Qs, nu_x, nu_y, costs, weights):
 
 
 def exact_distance_of(problem):
-    """``d`` of a TimedProblem between two MarkovChains in rational arithmetic: rows divided by their exact sums."""
+    """``d`` of a FiniteHorizon between two MarkovChains in rational arithmetic: rows divided by their exact sums."""
     rows_x, rows_y = ([distribution(row) for row in dense(chain)] for chain in (problem.x, problem.y))
     plans = {(x, y): vertices(p, q) for x, p in enumerate(rows_x) for y, q in enumerate(rows_y)}
     costs = [

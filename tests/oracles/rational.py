@@ -129,6 +129,6 @@ def _dense(P):
 
 
 def exact_distance_of(problem):
-    """d of a :class:`diffbisim.problems.problem.Problem`, as a Fraction."""
+    """d of a :class:`diffbisim.problems.Discounted`, as a Fraction."""
     kernels = [_dense(chain.transition) for chain in (problem.x, problem.y)]
     return exact_distance(*kernels, problem.x.initial, problem.y.initial, problem.cost, problem.discount)

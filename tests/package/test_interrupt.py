@@ -19,7 +19,8 @@ PRELUDE = """
 import threading, time, warnings
 import numpy as np, scipy.sparse as sp
 import diffbisim as db
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.base import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.common import parallel
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import evaluation, transports
@@ -96,7 +97,7 @@ RUNS = {
         interruptible(lambda: result.coupling.weighted_potentials(m, everywhere=True))
     """,
     "what can be reached": """
-        problem = Problem.make(dense(200), dense(200), "reward", 0.9)
+        problem = Discounted.make(dense(200), dense(200), "reward", 0.9)
         interruptible(lambda: pair_items(problem, reachable=True))
     """,
     "one huge transport, of the starts": """

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import diffbisim as db
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.results.saving import result_from_arrays
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact.tracking import TrackingSolver as Follow
@@ -20,7 +20,7 @@ def problem(share, dense=True):
     if not dense:
         ends = [np.where(np.eye(N_Y) + np.eye(N_Y, k=1) + np.eye(N_Y, k=1 - N_Y) > 0, P, 0.0) for P in ends]
         ends = [P / P.sum(axis=1, keepdims=True) for P in ends]
-    return Problem.make(X, db.MarkovChain((1 - share) * ends[0] + share * ends[1], initial=0), COST, DISCOUNT)
+    return Discounted.make(X, db.MarkovChain((1 - share) * ends[0] + share * ends[1], initial=0), COST, DISCOUNT)
 
 
 def followed(shares, **how):

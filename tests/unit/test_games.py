@@ -6,7 +6,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim import _engine
-from diffbisim.problems.games import ActionProblem
+from diffbisim.problems.game import Game
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import games
 from levels import at_every_level
@@ -20,7 +20,7 @@ def mdp(seed, n, sparse):
 
 
 def begun(n_x, n_y):
-    problem = ActionProblem.make(mdp(0, n_x, False), mdp(1, n_y, False), "reward", 0.9, "matched")
+    problem = Game.make(mdp(0, n_x, False), mdp(1, n_y, False), "reward", 0.9, "matched")
     return games.StrategyIteration(problem, Exact())
 
 

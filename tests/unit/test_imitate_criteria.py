@@ -10,7 +10,7 @@ import diffbisim as db
 from diffbisim import examples
 from diffbisim.learning.imitate.learner import TabularLearner
 from diffbisim.learning.imitate.objective import ImitationTask, PolicyObjective
-from diffbisim.problems.questions import Question
+from diffbisim.problems import criterion_of
 from diffbisim.solvers import Exact
 
 STILL = db.MarkovChain([[1.0]])  # an expert that always does the same: the distance is the cost of the learner alone
@@ -116,7 +116,7 @@ def test_the_gradient_in_the_policy_is_that_of_central_differences(name):
     mdp, x, cost = db.MDP(kernels), db.MarkovChain(expert), 0.1 + rng.random((3, 4))
     cost[2, 3] = 0.0
     policy = rng.dirichlet(3 * np.ones(3), 4)
-    task = ImitationTask(x, mdp, cost, 0.9, Question(**asked))
+    task = ImitationTask(x, mdp, cost, 0.9, criterion_of(**asked))
     objective = PolicyObjective(task, TabularLearner(policy), Exact(tol=1e-12))
     at = objective.evaluate()
     np.testing.assert_allclose((at.policy * at.advantage).sum(axis=1), 0.0, atol=1e-12)

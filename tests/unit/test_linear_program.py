@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import diffbisim
 from cases import each
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.results.base import Status
 from diffbisim.solvers import LinearProgram
@@ -79,7 +79,7 @@ def test_values_of_all_pairs_agree_with_bellman(seed):
 @pytest.mark.parametrize("discount", [0.1, 0.9, 0.99])
 def test_one_state_each(discount):
     one = MarkovChain([[1.0]])
-    result = LinearProgram().solve(Problem.make(one, one, [[0.3]], discount))
+    result = LinearProgram().solve(Discounted.make(one, one, [[0.3]], discount))
     assert result.value == result.lower == result.upper == 0.3
     assert result.values[0, 0] == pytest.approx(0.3, rel=1e-15)
     assert result.occupancy[0, 0] == pytest.approx(1.0, rel=1e-15)
@@ -93,7 +93,7 @@ def test_two_deterministic_cycles(n, k, discount):
     t = np.arange(n * k)
     series = (1 - discount) * np.sum(discount**t * cost[t % n, t % k]) / (1 - discount ** (n * k))
     X, Y = MarkovChain(cycle(n)), MarkovChain(cycle(k))
-    result = LinearProgram().solve(Problem.make(X, Y, cost, discount))
+    result = LinearProgram().solve(Discounted.make(X, Y, cost, discount))
     assert result.value == pytest.approx(series, rel=1e-14)
     assert result.lower <= series * (1 + 1e-15)
     assert series * (1 - 1e-15) <= result.upper
@@ -105,7 +105,7 @@ def test_one_step_transport():
     P, Q = np.eye(4), np.eye(4)
     P[0], Q[0] = p, q
     cost = np.abs(np.subtract.outer(np.arange(4.0), np.arange(4.0)))
-    result = LinearProgram().solve(Problem.make(MarkovChain(P), MarkovChain(Q), cost, γ))
+    result = LinearProgram().solve(Discounted.make(MarkovChain(P), MarkovChain(Q), cost, γ))
     assert result.value == pytest.approx(γ * np.abs(np.cumsum(p - q)).sum(), rel=1e-14)
 
 
@@ -113,7 +113,7 @@ def test_one_step_transport():
 def test_a_chain_is_at_distance_zero_from_itself(seed):
     case = instance(seed)
     X = MarkovChain(case.P_x, initial=case.nu_x)
-    result = LinearProgram().solve(Problem.make(X, X, "indicator", case.discount))
+    result = LinearProgram().solve(Discounted.make(X, X, "indicator", case.discount))
     assert result.lower == 0.0
     assert result.upper <= 1e-12 / (1 - case.discount)
 
@@ -170,7 +170,7 @@ def test_states_that_are_hardly_ever_visited():
     X, Y = MarkovChain(P), MarkovChain(drift.T / drift.T.sum(axis=1, keepdims=True), initial=3)
     assert 0 < X.occupancy(γ)[n - 1] < 1e-18
     cost = np.abs(np.subtract.outer(np.arange(n + 2.0), np.arange(n)))
-    result = LinearProgram().solve(Problem.make(X, Y, cost, γ))
+    result = LinearProgram().solve(Discounted.make(X, Y, cost, γ))
     assert result.gap <= 1e-10 * 16
     U, (x, y) = result.values, (n + 1, 5)  # absorbing x: U(x, ·) solves a linear system
     exact = (1 - γ) * np.linalg.solve(np.eye(n) - γ * Y.transition, cost[x])
@@ -200,7 +200,7 @@ def test_a_tolerance_below_rounding_is_reported():
 def test_size_guard_names_the_variables_and_the_way_out():
     big = MarkovChain(np.full((40, 40), 1 / 40))
     with pytest.raises(InvalidArgument, match=r"2,563,201 variables.*solver='exact'"):
-        LinearProgram().solve(Problem.make(big, big, "indicator", 0.9))
+        LinearProgram().solve(Discounted.make(big, big, "indicator", 0.9))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 
 from cases import each
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.lumping import lump
 from diffbisim.solvers import LinearProgram
@@ -111,11 +111,11 @@ def test_classes_are_the_pairs_at_distance_zero(seed):
     P, key = blown_up(rng, 3, zeros=0.3)
     chain = MarkovChain(floats(P), rewards=key)
     result = lump(chain)
-    values = LinearProgram().solve(Problem.make(chain, chain, "reward", 0.8)).values
+    values = LinearProgram().solve(Discounted.make(chain, chain, "reward", 0.8)).values
     same = result.labels[:, None] == result.labels
     assert values[same].max() <= 1e-12
     assert np.all(values[~same] > 1e-6)
-    quotient = LinearProgram().solve(Problem.make(chain, result.chain, "reward", 0.8))
+    quotient = LinearProgram().solve(Discounted.make(chain, result.chain, "reward", 0.8))
     assert quotient.upper <= 1e-9
 
 

@@ -263,7 +263,7 @@ def test_powers_of_a_kernel_stay_stochastic(sparse):
 )
 def test_groups_are_compared_only_with_a_discount(discount, monkeypatch):
     """It is checked before any permutation."""
-    monkeypatch.setattr(sys.modules["diffbisim.compare"], "compare_pairs", pytest.fail)
+    monkeypatch.setattr(sys.modules["diffbisim.statistics.groups"], "compare_pairs", pytest.fail)
     with pytest.raises(db.InvalidArgument, match=r"discount is .*; it must lie strictly between 0 and 1"):
         db.compare({"a": SEEN, "b": SEEN}, "indicator", discount)
 

@@ -13,7 +13,8 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.base import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.solvers import Exact, Lumped, SinkhornPolicy, Somcot
 from diffbisim.solvers.exact.tracking import TrackingSolver as Follow
 
@@ -44,7 +45,7 @@ def solved(solver, form):
     P, Q = kernels()
     rewards = np.array([0.0, 1.0, 0.3, 2.0]), np.array([0.2, 0.9, 0.1])
     X, Y = db.MarkovChain(form(P), rewards=rewards[0]), db.MarkovChain(form(Q), rewards=rewards[1])
-    return SOLVERS[solver].solve(Problem.make(X, Y, "reward", 0.8))
+    return SOLVERS[solver].solve(Discounted.make(X, Y, "reward", 0.8))
 
 
 # --- everything that can be asked of a result ---------------------------------------------------------------------
@@ -185,8 +186,8 @@ def test_arguments_can_be_overwritten_afterwards(solver, form):
         db.MarkovChain(matrix, initial=start, rewards=reward)
         for matrix, start, reward in zip((P, Q), starts, rewards, strict=True)
     )
-    results = [SOLVERS[solver].solve(Problem.make(X, Y, given, 0.8)) for given in (cost, lambda X, Y: cost)]
-    results.append(SOLVERS[solver].solve(Problem(X, Y, cost, 0.8)))
+    results = [SOLVERS[solver].solve(Discounted.make(X, Y, given, 0.8)) for given in (cost, lambda X, Y: cost)]
+    results.append(SOLVERS[solver].solve(Discounted(X, Y, cost, 0.8)))
     before = [{name: array.copy() for name, array in handed_out(result).items()} for result in results]
     for part in (*starts, *rewards, cost):
         part[...] = 7.0

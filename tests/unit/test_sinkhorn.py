@@ -8,7 +8,7 @@ import pytest
 
 import diffbisim as db
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, SinkhornPolicy, SinkhornValue
@@ -19,7 +19,7 @@ FIELDS = ("transition_x", "transition_y", "initial_x", "initial_y", "cost")
 
 def random_problem(n_x=6, n_y=5, seed=0, discount=0.9):
     rng = np.random.default_rng(seed)
-    return Problem.make(db.examples.random_chain(n_x, rng), db.examples.random_chain(n_y, rng), "reward", discount)
+    return Discounted.make(db.examples.random_chain(n_x, rng), db.examples.random_chain(n_y, rng), "reward", discount)
 
 
 # --- extreme data ----------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ def random_problem(n_x=6, n_y=5, seed=0, discount=0.9):
 @pytest.mark.parametrize("factor", [1e-300, 1e-12, 1e12, 1e300])
 def test_costs_of_any_size(solver, factor):
     problem = random_problem()
-    scaled = Problem.make(problem.x, problem.y, factor * problem.cost, 0.9)
+    scaled = Discounted.make(problem.x, problem.y, factor * problem.cost, 0.9)
     one, other = solver(tol=1e-4).solve(problem), solver(tol=1e-4).solve(scaled)
     assert other.converged
     assert other.value / factor == pytest.approx(one.value, rel=1e-9)
@@ -41,7 +41,7 @@ def test_tiny_probabilities(solver, tiny):
     P = np.array([[1.0, tiny, tiny], [0.5, 0.5, tiny], [tiny, 0.25, 0.75]])
     X = MarkovChain(P, rewards=[0, 1, 3])
     Y = MarkovChain(P[:, ::-1], rewards=[2, 1, 0])
-    problem = Problem.make(X, Y, "reward", 0.9)
+    problem = Discounted.make(X, Y, "reward", 0.9)
     exact, result = Exact(tol=1e-11).solve(problem), solver(tol=1e-4).solve(problem)
     assert result.converged
     assert result.lower <= exact.upper
@@ -65,7 +65,7 @@ def test_any_eta(solver, eta):
 def test_wide_range_of_costs_within_one_table(solver):
     rng = np.random.default_rng(8)
     problem = random_problem()
-    problem = Problem.make(problem.x, problem.y, 10.0 ** rng.uniform(-12, 12, problem.shape), 0.9)
+    problem = Discounted.make(problem.x, problem.y, 10.0 ** rng.uniform(-12, 12, problem.shape), 0.9)
     exact, result = Exact(tol=1e-10).solve(problem), solver(tol=1e-3).solve(problem)
     assert result.converged
     assert result.lower <= exact.upper
@@ -76,7 +76,7 @@ def test_wide_range_of_costs_within_one_table(solver):
 @pytest.mark.parametrize("cost", [0.0, 2.5])
 def test_constant_costs_are_the_distance(solver, cost):
     problem = random_problem()
-    problem = Problem.make(problem.x, problem.y, np.full(problem.shape, cost), 0.9)
+    problem = Discounted.make(problem.x, problem.y, np.full(problem.shape, cost), 0.9)
     result = solver().solve(problem)
     assert result.converged
     assert result.value == result.lower == result.upper == cost
@@ -86,14 +86,14 @@ def test_constant_costs_are_the_distance(solver, cost):
 def test_one_state_each(solver):
     X, Y = MarkovChain([[1.0]], rewards=[1.0]), MarkovChain([[1.0]], rewards=[4.0])
     for epsilon in (0.0, 0.3):
-        result = solver(epsilon=epsilon).solve(Problem.make(X, Y, "reward", 0.95))
+        result = solver(epsilon=epsilon).solve(Discounted.make(X, Y, "reward", 0.95))
         assert result.value == 3.0
         np.testing.assert_array_equal(result.occupancy, [[1.0]])
 
 
 @BOTH
 def test_deterministic_chains_have_one_coupling(solver):
-    problem = Problem.make(db.examples.cycle(3), db.examples.cycle(4), "reward", 0.9)
+    problem = Discounted.make(db.examples.cycle(3), db.examples.cycle(4), "reward", 0.9)
     result = solver(tol=1e-9).solve(problem)
     assert result.converged
     assert result.value == pytest.approx(Exact(tol=1e-12).solve(problem).value, abs=1e-8)
@@ -186,7 +186,9 @@ def test_warm_start_saves_work(solver):
     cold = solver(tol=1e-4).solve(problem)
     again = solver(tol=1e-4).solve(problem, warm=cold)
     assert again.iterations == 1
-    fresh, warm = (solver(tol=1e-4).solve(Problem.make(problem.x, near, "reward", 0.9), warm=w) for w in (None, cold))
+    fresh, warm = (
+        solver(tol=1e-4).solve(Discounted.make(problem.x, near, "reward", 0.9), warm=w) for w in (None, cold)
+    )
     assert warm.work["half_steps"] <= fresh.work["half_steps"] / 2
     assert warm.work["newton"] <= fresh.work["newton"]
 
@@ -229,7 +231,7 @@ def test_results_pickle():
 
 def test_sparse_results_come_on_the_supports():
     X, Y = db.examples.random_sparse_chain(30, 3, rng=0), db.examples.random_sparse_chain(25, 3, rng=1)
-    result = SinkhornPolicy(tol=1e-2).solve(Problem.make(X, Y, "reward", 0.9))
+    result = SinkhornPolicy(tol=1e-2).solve(Discounted.make(X, Y, "reward", 0.9))
     assert result.gradient.transition_x.nnz == X.n_transitions
     np.testing.assert_allclose(result.gradient.transition_x.multiply(X.transition).sum(axis=1), 0.0, atol=1e-12)
     assert result.plan(0, 0).nnz <= 9

@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 import diffbisim as db
 from cases import each
 from diffbisim import _engine
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers import SinkhornPolicy, SinkhornValue
 from diffbisim.solvers.certify import separable_minimum
@@ -23,7 +23,7 @@ from unit.test_engine import LEVELS
 
 def random_problem(n_x=6, n_y=5, seed=0, discount=0.9):
     rng = np.random.default_rng(seed)
-    return Problem.make(db.examples.random_chain(n_x, rng), db.examples.random_chain(n_y, rng), "reward", discount)
+    return Discounted.make(db.examples.random_chain(n_x, rng), db.examples.random_chain(n_y, rng), "reward", discount)
 
 
 def plans_of(problem, beta, *, shared=True, seed=0):
@@ -180,7 +180,7 @@ def test_operators_agree(rounded):
 
 def sparse_problem():
     X, Y = (db.examples.random_sparse_chain(n, 5, rng=n) for n in (40, 37))
-    return Problem.make(X, Y, "reward", 0.9)
+    return Discounted.make(X, Y, "reward", 0.9)
 
 
 CASES = {

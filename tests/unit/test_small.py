@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import diffbisim as db
 from diffbisim import _engine
 from diffbisim.common.stopping import engine_run
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.results.base import Status
 from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import solver as general
@@ -130,7 +130,7 @@ def test_what_is_not_small_or_does_not_fit_is_refused():
     problem, large = db.distance(X, Y).problem, db.MarkovChain(np.eye(60), rewards=np.arange(60.0))
     how = {"reachable": False, "tol": 1e-8, "max_iterations": 9, "seconds": 1.0, "run": engine_run()}
     with pytest.raises(ValueError, match="not small"):
-        _engine.solve_small(Problem.make(large, X, "reward", 0.9), None, None, **how)
+        _engine.solve_small(Discounted.make(large, X, "reward", 0.9), None, None, **how)
     with pytest.raises(ValueError, match="a table needs one number"):
         _engine.solve_small(problem, np.zeros(3), None, **how)
     with pytest.raises(ValueError, match="pairs must be numbers of chains"):

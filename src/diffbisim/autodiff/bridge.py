@@ -11,7 +11,7 @@ kernels of all steps of a timed chain, and costs per time, are passed through th
 :func:`pieces`)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from inspect import cleandoc
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +22,7 @@ from diffbisim.common.checks import Floats, Integers, dense
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidChain, warn
 from diffbisim.distances.chains import check_discount_is_used, make_solver
 from diffbisim.distances.chains import solve as solve_problem
-from diffbisim.problems.questions import Question
+from diffbisim.problems import Criterion, criterion_of
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.convert import check_lags
 from diffbisim.processes.cost import HIDDEN, indicator_cost
@@ -196,18 +196,21 @@ def make_chain(kernel: Kernel, initial: Any, name: str) -> Any:
     return MarkovChain(kernel / sums[:, None], initial=initial)
 
 
-def question(asked: dict[str, Any], discount: float) -> Question:
-    """Return the question that the remaining arguments ask; a discount that it does not use is refused."""
-    known = [option.name for option in fields(Question) if option.name != "actions"]
+#: The remaining arguments of a differentiable distance.
+ASKED = ("criterion", "horizon", "weights", "terminal")
+
+
+def criterion_from(asked: dict[str, Any], discount: float) -> Criterion:
+    """Return the criterion that the remaining arguments select; a discount that it does not use is refused."""
     for name in asked:
-        if name not in known:
+        if name not in ASKED:
             raise InvalidArgument(
                 f"a differentiable distance has no option {name!r}; besides X, Y, cost, discount, initial, initial_x, "
-                f"rewards, solver, tol and warm it has {', '.join(known)}"
+                f"rewards, solver, tol and warm it has {', '.join(ASKED)}"
             )
-    question = Question(**asked)
-    check_discount_is_used(discount, question)
-    return question
+    criterion = criterion_of(**asked)
+    check_discount_is_used(discount, criterion)
+    return criterion
 
 
 def check_constants(X: Any, Y: Any) -> None:
@@ -223,7 +226,7 @@ class Settings(NamedTuple):
     solver: Any = None  # None: the exact solver with tolerance TOL, or as close as rounding allows
     tol: float | None = None
     warm: DistanceResult | None = None
-    question: Question = Question()
+    criterion: Criterion = Criterion()
     warn: bool = True  # whether to warn if the solver did not converge
 
 
@@ -239,7 +242,7 @@ def solve(
     solver = make_solver("exact" if settings.solver is None else settings.solver, TOL if default else settings.tol)
     result: DistanceResult
     if isinstance(x, Stream):
-        if not settings.question.is_usual:
+        if not settings.criterion.is_default:
             raise InvalidArgument(
                 "samples give only the discounted distance of chains; omit criterion, horizon and weights, or fit the "
                 "empirical chain, data.chain()"
@@ -247,7 +250,7 @@ def solve(
         known = Stream(y, sampled=not solver.memory)
         result = solver.estimate(x, known, cost, settings.discount, warm=settings.warm)
     else:
-        result = solve_problem(settings.question.problem(x, y, cost, settings.discount), solver, settings.warm)
+        result = solve_problem(settings.criterion.problem(x, y, cost, settings.discount), solver, settings.warm)
     if default and result.outcome is Status.ROUNDING and result.gap <= Exact().tol * result.problem.scale:
         result = replace(result, outcome=Status.CONVERGED)  # as close as rounding allows, and within the usual tol
     if settings.warn and not result.converged and result.outcome is not Status.ESTIMATE:

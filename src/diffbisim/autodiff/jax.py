@@ -82,7 +82,7 @@ def distance(
         cost = _bridge.named_cost(cost, X, Y, rewards, jnp.abs, jnp.asarray)
     parts["cost"] = jnp.asarray(cost)
     dtype = next(parts[name] for name in ("y", "x", "cost") if name in parts).dtype
-    run = partial(_run, X, Y, Settings(discount, solver, tol, warm, _bridge.question(asked, discount)), shapes)
+    run = partial(_run, X, Y, Settings(discount, solver, tol, warm, _bridge.criterion_from(asked, discount)), shapes)
     return _differentiable(run, partial(_derivatives, shapes), dtype)(parts)
 
 

@@ -84,7 +84,7 @@ def distance_and_result(
     value : scalar tensor
     result : DistanceResult
     """
-    settings = Settings(discount, solver, tol, warm, _bridge.question(asked, discount))
+    settings = Settings(discount, solver, tol, warm, _bridge.criterion_from(asked, discount))
     return evaluate(X, Y, cost, settings, initial=initial, initial_x=initial_x, rewards=rewards)
 
 
@@ -104,7 +104,7 @@ def _call(X: Any, Y: Any, cost: Any, discount: float, **options: Any) -> "_Call"
     """Prepare one distance of a batch; options as for :func:`distance_and_result`."""
     initial_x, initial, rewards = (options.pop(name, None) for name in ("initial_x", "initial", "rewards"))
     how = {name: options.pop(name, None) for name in ("solver", "tol", "warm")}
-    settings = Settings(discount, **how, question=_bridge.question(options, discount))
+    settings = Settings(discount, **how, criterion=_bridge.criterion_from(options, discount))
     return _Call.of(_Given(X, Y, initial_x, initial, cost, rewards, settings))
 
 
@@ -342,12 +342,12 @@ def _keep(X: Any, Y: Any, initial_x: Any, initial: Any, cost: Any, rewards: Any,
                 f"{name} is a {type(chain).__name__}, but torch.compile supports dense kernels and MarkovChains only; "
                 "call distance in a function decorated with torch.compiler.disable"
             )
-    question = dict(options)
-    solver, tol, warm = (question.pop(name, None) for name in ("solver", "tol", "warm"))
+    asked = dict(options)
+    solver, tol, warm = (asked.pop(name, None) for name in ("solver", "tol", "warm"))
     if isinstance(solver, tuple):
         kind, given = solver
         solver = kind(**{field.name: given[field.name] for field in fields(kind) if field.init})
-    settings = Settings(discount, solver, tol, warm, _bridge.question(question, discount))
+    settings = Settings(discount, solver, tol, warm, _bridge.criterion_from(asked, discount))
     _kept.append(_Given(X, Y, initial_x, initial, cost, rewards, settings))
     return len(_kept) - 1
 

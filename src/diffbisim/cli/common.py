@@ -599,21 +599,25 @@ def two_chains(files: tuple[Path, Path], chains: Iterable[Any]) -> list[Report]:
 
 def problem_facts(problem: Any) -> Report:
     """Return the settings of a problem."""
+    from diffbisim.problems import FiniteHorizon, Game
+
     facts = {"criterion": problem.criterion, "discount": problem.discount}
-    if problem.criterion == "horizon":
+    if isinstance(problem, FiniteHorizon):
         return {**facts, "horizon": problem.n_steps, "weights": problem.weights.tolist()}
-    return {**facts, "actions": problem.actions} if problem.criterion == "actions" else facts
+    return {**facts, "actions": problem.actions} if isinstance(problem, Game) else facts
 
 
 def problem_line(report: Report) -> dict[str, str]:
     """Return the line of a table with cost and criterion."""
+    from diffbisim.problems import CRITERIA
+
     cost, criterion = report["cost"], report["criterion"]
-    if criterion == "horizon":
+    if "weights" in report:
         weights = [f"{w:.4g}" for w in report["weights"][:SHOWN]]
         return {"cost, horizon": f"{cost}, {report['horizon']}; weights {listed(weights, len(report['weights']))}"}
-    if criterion == "actions":
+    if "actions" in report:
         return {"cost, actions": f"{cost}, {report['actions']}, discount {report['discount']:g}"}
-    if criterion != "discounted":
+    if not CRITERIA[criterion].has_discount:
         return {"cost, criterion": f"{cost}, {criterion}"}
     return {"cost, discount": f"{cost}, {report['discount']:g}"}
 

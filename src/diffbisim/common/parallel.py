@@ -40,12 +40,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim.common.arrays import available_threads
 from diffbisim.common.errors import DiffbisimError, InvalidArgument, MissingExtra, warn
 from diffbisim.common.progress import Progress, tracking
 from diffbisim.common.stopping import StopConditions, TimeUp, current_ends, ending_by, stop_flag
 from diffbisim.common.stopping import engine_run as engine_run
 from diffbisim.common.stopping import until as until
-from diffbisim.problems.problem import available_threads
 
 #: Number of consecutive failures of workers without progress before giving up.
 DEATHS = 3

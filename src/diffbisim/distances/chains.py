@@ -26,8 +26,7 @@ from typing import Any
 from diffbisim import solvers
 from diffbisim.common.checks import as_number, check_callback, check_flag
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, warn, warn_of_input
-from diffbisim.problems.horizon import TimedProblem
-from diffbisim.problems.questions import Question
+from diffbisim.problems import Criterion, FiniteHorizon, criterion_of
 from diffbisim.processes.chain import MarkovChain, Transitions, warn_of_unused
 from diffbisim.processes.convert import as_processes
 from diffbisim.processes.mdp import MDP
@@ -123,17 +122,17 @@ def distance(
                 f"{name} is a {type(side).__name__}, which provides samples only: use solver='somcot' without lump; "
                 "for Transitions use diffbisim.estimate(X, Y) or the empirical chain, data.chain()"
             )
-    question = Question(criterion, horizon, weights, terminal, actions)
+    asked = criterion_of(criterion, horizon, weights, terminal, actions)
     from_samples = chosen.samples and not all(isinstance(side, (MarkovChain, MDP, TimedChain)) for side in (X, Y))
     if from_samples:
-        _check_plain(question)
-    check_discount_is_used(discount, question)
+        _check_for_samples(asked)
+    check_discount_is_used(discount, asked)
     result: DistanceResult
     if from_samples:
         warn_of_unused({"X": X, "Y": Y}, None)
         result = chosen.estimate(X, Y, cost, discount, warm=warm, callback=callback)
     else:
-        result = solve(question.problem(X, Y, cost, discount), chosen, warm, callback)
+        result = solve(asked.problem(X, Y, cost, discount), chosen, warm, callback)
     if remark := constant_cost(result.problem, cost):
         warn_of_input(remark)
     if not result.converged and result.outcome is not Status.ESTIMATE:
@@ -141,38 +140,38 @@ def distance(
     return result
 
 
-def check_discount_is_used(discount: float, question: Question) -> None:
+def check_discount_is_used(discount: float, criterion: Criterion) -> None:
     """Raise if a discount other than the default is given to a problem without one."""
-    question._check()
-    if as_number(discount) == DISCOUNT:
+    if criterion.uses_discount or as_number(discount) == DISCOUNT:
         return
-    if question.criterion != "discounted":
-        raise InvalidArgument(f"discount is {discount!r}, but criterion={question.criterion!r} has none; omit discount")
-    if question.weights is not None:
+    if "weights" in criterion.options:
         raise InvalidArgument(f"discount is {discount!r}, but weights replace its powers; omit one of the two")
+    raise InvalidArgument(
+        f"discount is {discount!r}, but criterion={criterion.kind.criterion!r} has none; omit discount"
+    )
 
 
-def _check_plain(question: Question) -> None:
+def _check_for_samples(criterion: Criterion) -> None:
     """Raise if samples are given for a problem other than the discounted one."""
-    for name in ("horizon", "weights", "terminal", "actions"):
-        if getattr(question, name) is not None:
-            raise InvalidArgument(f"{name} is for known chains, but X or Y provides samples only; omit {name}")
-    if question.criterion != "discounted":
+    for name in criterion.options:
+        raise InvalidArgument(f"{name} is for known chains, but X or Y provides samples only; omit {name}")
+    if not criterion.is_default:
         raise InvalidArgument(
-            f"criterion is {question.criterion!r}, but from samples only the discounted distance is estimated; omit it"
+            f"criterion is {criterion.kind.criterion!r}, but from samples only the discounted distance is estimated; "
+            "omit it"
         )
 
 
-def used_discount(discount: float, criterion: str, weights: Any) -> float:
+def used_discount(discount: float, criterion: Criterion) -> float:
     """Return the discount if the distance depends on it, else the default; for callers that also use it otherwise."""
-    return discount if criterion == "discounted" and weights is None else DISCOUNT
+    return discount if criterion.uses_discount else DISCOUNT
 
 
 def constant_cost(problem: Any, cost: Any) -> str:
     """Return a remark if a named cost is the same for all pairs of states, so that the kernels do not matter."""
     if not isinstance(cost, str):
         return ""
-    tables = problem.costs if isinstance(problem, TimedProblem) else [problem.cost]
+    tables = problem.costs if isinstance(problem, FiniteHorizon) else [problem.cost]
     first = tables[0].flat[0]
     if sum(table.size for table in tables) == 1 or not all((table == first).all() for table in tables):
         return ""
@@ -189,7 +188,7 @@ def solve(
     problem: Any, solver: Any, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
     """Solve a problem after checking that the solver supports its criterion."""
-    if problem.criterion not in solver.criteria:
+    if not isinstance(problem, solver.solves):
         what, remedy = f"solver {solver.name!r}", "use solver='exact'"
         if solver.name == "lumped":
             what, remedy = "lump=True", "omit it, or compare the quotients (diffbisim.lump)"

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim.common.arrays import Array, available_threads
 from diffbisim.common.checks import Integers, check_discount
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, warn
 from diffbisim.common.parallel import Executor, as_done, batches
 from diffbisim.common.progress import Progress, tracking
 from diffbisim.distances.chains import check_discount_is_used, make_solver, solve
-from diffbisim.problems.problem import Array, available_threads
-from diffbisim.problems.questions import Question
+from diffbisim.problems import Criterion, criterion_of
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.convert import as_processes
 from diffbisim.processes.cost import ground_cost
@@ -76,9 +76,9 @@ def pairwise(
     for k, chain in enumerate(chains):
         if not isinstance(chain, (MarkovChain, TimedChain)):
             raise InvalidArgument(f"chains[{k}] is a {type(chain).__name__}, not a MarkovChain")
-    question = Question(criterion, horizon, weights)
-    check_discount_is_used(discount, question)
-    plain = criterion == "discounted" and horizon is None and weights is None
+    asked = criterion_of(criterion, horizon, weights)
+    check_discount_is_used(discount, asked)
+    plain = asked.is_default
     if plain and all(isinstance(chain, MarkovChain) for chain in chains):
         check_discount(discount)
     if chosen.threads is None:
@@ -86,7 +86,7 @@ def pairwise(
     symmetric = isinstance(cost, str) and cost in SYMMETRIC
     n = len(chains)
     cells = np.argwhere(np.triu(np.ones((n, n), bool), 1) if symmetric else np.ones((n, n), bool))
-    shared = SharedProblems.of(chains, question, cost, discount, chosen)
+    shared = SharedProblems.of(chains, asked, cost, discount, chosen)
     value, converged = _all_distances(shared, cells, executor, progress)
     matrix = np.zeros((n, n))
     matrix[tuple(cells.T)] = value
@@ -107,17 +107,17 @@ class SharedProblems(NamedTuple):
 
     chains: list[Any]
     joined: Any  # the chains as one list for the engine if small problems are solved in one call, else None
-    question: Question
+    criterion: Criterion
     cost: Any
     discount: float
     solver: Any
 
     @classmethod
-    def of(cls, chains: list[Any], question: Question, cost: Any, discount: float, solver: Any) -> "SharedProblems":
+    def of(cls, chains: list[Any], criterion: Criterion, cost: Any, discount: float, solver: Any) -> "SharedProblems":
         from diffbisim.solvers.exact.small import ChainList, is_ordinary
 
-        small = question.is_usual and is_ordinary(solver) and all(isinstance(chain, MarkovChain) for chain in chains)
-        return cls(chains, ChainList.of(chains) if small else None, question, cost, discount, solver)
+        small = criterion.is_default and is_ordinary(solver) and all(isinstance(chain, MarkovChain) for chain in chains)
+        return cls(chains, ChainList.of(chains) if small else None, criterion, cost, discount, solver)
 
 
 def _all_distances(shared: SharedProblems, cells: Integers, executor: Executor, progress: Progress) -> Array:
@@ -154,7 +154,7 @@ def _distances(shared: SharedProblems, cells: Integers) -> Array:
         value[:], converged[:] = _many(shared, cells, 1)
     for k in np.flatnonzero(~converged):
         x, y = (shared.chains[c] for c in cells[k])
-        result = solve(shared.question.problem(x, y, shared.cost, shared.discount), shared.solver)
+        result = solve(shared.criterion.problem(x, y, shared.cost, shared.discount), shared.solver)
         value[k], converged[k] = result.value, result.converged
     return np.stack([value, converged])
 

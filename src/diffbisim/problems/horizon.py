@@ -1,4 +1,4 @@
-"""Distances over a finite horizon: the problem, its result and its gradient.
+"""Distances over a finite horizon.
 
 Two processes over the times t = 0 … T with kernels P_t, Q_t, costs c_t and weights w_t ≥ 0:
 
@@ -13,35 +13,26 @@ only, Markov couplings suffice. Kernels, costs and state spaces may change with 
 
 As T → ∞ this converges to the discounted distance; the difference is at most γ^(T+1) max c.
 
-With m_t the distribution of the optimal coupling at time t (m_0 is the plan of the initial distributions and
-m_{t+1} = Π_tᵀ m_t) and f, g the potentials of pair (x,y) for the table V_{t+1},
-
-    ∂d/∂P_t(x'|x) = Σ_y m_t(x,y) f_xy(x')     ∂d/∂Q_t(y'|y) = Σ_x m_t(x,y) g_xy(y')     ∂d/∂c_t = w_t m_t
-
-with rows centered as in gradient.py. A time-homogeneous chain has one kernel for all steps, so its derivatives are
-summed over time.
+The derivatives are in results/horizon.py.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
-from diffbisim.common.checks import as_floats, as_number, check_count, check_time, freeze
+from diffbisim.common.arrays import frozen, physical_memory
+from diffbisim.common.checks import as_floats, as_number, check_count, freeze
 from diffbisim.common.errors import InvalidArgument, InvalidCost, InvalidData
 from diffbisim.io.arrays import part, prefixed
 from diffbisim.io.npz import chain_arrays, process_from_arrays, timed_arrays
-from diffbisim.problems.problem import frozen, lazy, physical_memory, read_only
+from diffbisim.problems.base import Problem
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.cost import ground_cost
 from diffbisim.processes.stochastic import Successors
 from diffbisim.processes.timed import TimedChain
-from diffbisim.results.base import DistanceResult, two_states
-from diffbisim.results.gradient import ReadOnly, centered_rows, centered_start
 
 Array = NDArray[np.float64]
 
@@ -52,7 +43,7 @@ LEAST_SCALE = 1e-280
 
 
 @dataclass(frozen=True, eq=False)
-class TimedProblem:
+class FiniteHorizon(Problem):
     """Two processes over the same number of steps, a cost per time and weights; create it with :meth:`make`."""
 
     x: MarkovChain | TimedChain
@@ -61,8 +52,8 @@ class TimedProblem:
     weights: Array  # (T + 1,)
 
     criterion: ClassVar[str] = "horizon"
-    discount: ClassVar[float] = 1.0  # discounting is part of the weights
-    step: ClassVar[float] = 1.0
+    options: ClassVar[tuple[str, ...]] = ("horizon", "weights")
+    discount: ClassVar[float] = 1.0  # type: ignore[misc]  # discounting is part of the weights
 
     def __post_init__(self) -> None:
         owned: dict[int, Array] = {}
@@ -76,7 +67,7 @@ class TimedProblem:
     @classmethod
     def make(
         cls, x: Any, y: Any, cost: Any, discount: float, horizon: Any = None, weights: Any = None
-    ) -> "TimedProblem":
+    ) -> "FiniteHorizon":
         """Validate the arguments and create the problem."""
         for name, chain in (("X", x), ("Y", y)):
             if not isinstance(chain, (MarkovChain, TimedChain)):
@@ -121,7 +112,7 @@ class TimedProblem:
         return all(c is self.costs[0] for c in self.costs)
 
     @property
-    def cost(self) -> Array:
+    def cost(self) -> Array:  # type: ignore[override]
         """The cost at time 0."""
         return self.costs[0]
 
@@ -167,7 +158,7 @@ class TimedProblem:
         least, most = max(float(self.least[-1]) - self.slack, 0.0), self.scale + self.slack
         return max(float(np.nextafter(lower, -np.inf)), least), min(float(np.nextafter(upper, np.inf)), most)
 
-    def same_as(self, other: "TimedProblem") -> bool:
+    def same_as(self, other: "FiniteHorizon") -> bool:
         """Return whether another problem has the same content."""
         return (
             self.n_steps == other.n_steps
@@ -178,9 +169,34 @@ class TimedProblem:
         )
 
     @property
-    def is_sparse(self) -> bool:
-        """Whether either process is sparse; plans are then sparse too."""
-        return self.x.is_sparse or self.y.is_sparse
+    def compared(self) -> str:
+        return "expected weighted rewards over these steps"
+
+    def value_range(self) -> tuple[float, float]:
+        return self.bounded(-np.inf, np.inf)
+
+    def arrays(self) -> dict[str, Any]:
+        costs = self.costs[:1] if self.one_cost else self.costs
+        arrays: dict[str, Any] = {"costs": np.concatenate([c.ravel() for c in costs]), "weights": self.weights}
+        for side, chain in (("x", self.x), ("y", self.y)):
+            parts = chain_arrays(chain) if isinstance(chain, MarkovChain) else timed_arrays(chain)
+            arrays |= prefixed(f"{side}.", parts)
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any], meta: Any) -> "FiniteHorizon":
+        """Restore the problem of a saved result, validated like the arguments of :func:`diffbisim.distance`."""
+        x, y = (process_from_arrays(part(arrays, f"{side}.")) for side in "xy")
+        flat, weights = arrays["costs"], arrays["weights"]
+        sizes = [(c.n_states,) * len(weights) if isinstance(c, MarkovChain) else c.n_states for c in (x, y)]
+        shapes = list(zip(*sizes, strict=True))
+        if flat.size == shapes[0][0] * shapes[0][1] and len(set(shapes)) == 1:
+            return cls.make(x, y, flat.reshape(shapes[0]), 1.0, weights=weights)
+        cuts = np.cumsum([n * m for n, m in shapes])
+        if flat.shape != (cuts[-1],):
+            raise InvalidData(f"array 'costs' has shape {flat.shape}; expected {(int(cuts[-1]),)}")
+        tables = [table.reshape(shape) for table, shape in zip(np.split(flat, cuts[:-1]), shapes, strict=True)]
+        return cls.make(x, y, tables, 1.0, weights=weights)
 
 
 def _same_rows(mine: tuple[Successors, Successors], others: tuple[Successors, Successors]) -> bool:
@@ -276,7 +292,7 @@ class Moment(NamedTuple):
         return {label: k for k, label in enumerate(self.labels or ())}
 
 
-def _moment(chain: MarkovChain | TimedChain, t: int) -> Any:
+def moment(chain: MarkovChain | TimedChain, t: int) -> Any:
     if isinstance(chain, MarkovChain):
         return chain
     rewards, labels = (None if part is None else part[t] for part in (chain.rewards, chain.labels))
@@ -296,7 +312,7 @@ def _costs(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, 
                 f"cost has {len(cost)} tables; give one for each of the {n_steps + 1} times 0 … {n_steps}"
             )
         return tuple(_cost_at(table, X, Y, t) for t, table in enumerate(cost))
-    sizes = {(_moment(X, t).n_states, _moment(Y, t).n_states) for t in times}
+    sizes = {(moment(X, t).n_states, moment(Y, t).n_states) for t in times}
     if len(sizes) > 1:
         raise InvalidCost(
             f"cost is one table, but the numbers of states change over time; give a list of {n_steps + 1} tables, one "
@@ -316,150 +332,6 @@ def _is_list_of_tables(cost: Any) -> bool:
 
 def _cost_at(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, t: int) -> Array:
     try:
-        return freeze(ground_cost(cost, _moment(X, t), _moment(Y, t)))
+        return freeze(ground_cost(cost, moment(X, t), moment(Y, t)))
     except InvalidCost as error:
         raise InvalidCost(f"at time {t}: {error}") from None
-
-
-# --- the result ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class TimedGradient(ReadOnly):
-    """Derivatives of ``d``, read-only.
-
-    The derivative with respect to a MarkovChain is one matrix, with respect to a TimedChain a tuple with one matrix per
-    step; likewise for costs. For sparse processes the matrices are CSR on the possible transitions.
-    """
-
-    transition_x: Any  # (n, n), or T of (n_t, n_{t+1})
-    transition_y: Any
-    cost: Any  # (n_X, n_Y), or T + 1 tables
-    initial_x: Array  # (n_0,)
-    initial_y: Array
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class HorizonResult(DistanceResult):
-    """The distance over a finite horizon, with certified bounds; read-only.
-
-    In addition to the attributes of :class:`~diffbisim.DistanceResult` it has ``values_at(t)`` and
-    ``occupancy_at(t)``, and plans and potentials take a ``time``. Values are weighted costs from a time onward.
-    """
-
-    problem: Any  # a TimedProblem
-    coupling: Any  # a HorizonCoupling (solvers/exact/horizon.py)
-
-    @property
-    def n_steps(self) -> int:
-        """Number of steps T."""
-        return len(self.problem.costs) - 1
-
-    @property
-    def weights(self) -> Array:
-        """The weight of each time, ``(T + 1,)``."""
-        weights: Array = self.problem.weights
-        return weights
-
-    def values_at(self, time: int) -> Array:
-        """Return ``V_t``, the minimal weighted cost from time t onward, for all pairs; NaN where not solved."""
-        return read_only(self.coupling.values_at(check_time(time, self.n_steps)))
-
-    @property
-    def values(self) -> Array:
-        """``V_0``, shape ``(n_X, n_Y)``."""
-        return self.values_at(0)
-
-    def occupancy_at(self, time: int) -> Array:
-        """Return the distribution of the pair of states at a time under the optimal coupling."""
-        return read_only(self.coupling.laws[check_time(time, self.n_steps)])
-
-    @lazy
-    def occupancy(self) -> Array:
-        """The weighted average over time of the distributions; needs the same number of states at all times."""
-        if not self.problem.same_states:
-            raise InvalidArgument("the numbers of states change over time; use occupancy_at(time)")
-        w = self.weights / self.weights.sum()
-        return frozen(sum(a * m for a, m in zip(w, self.coupling.laws, strict=True)))
-
-    def plan(self, x: Hashable, y: Hashable, time: int = 0) -> Array | sparse.coo_array:
-        """Return the optimal coupling of the next states of ``x`` and ``y`` at a time; sparse if a process is."""
-        t = self._step(time)
-        plan = self.coupling.plan(*self._pair_at(x, y, t), t)
-        return plan if self.problem.is_sparse else np.asarray(plan.toarray())
-
-    def potentials(self, x: Hashable, y: Hashable, time: int = 0) -> tuple[Array, Array]:
-        """Return the optimal potentials of pair ``(x, y)`` at a time for the cost ``values_at(time + 1)``."""
-        t = self._step(time)
-        f, g = self.coupling.potentials(*self._pair_at(x, y, t), t)
-        return f, g
-
-    @lazy
-    def gradient(self) -> Any:
-        """Exact derivatives with respect to kernels, costs and initial distributions (:class:`TimedGradient`)."""
-        return gradient_of(self.problem, self.coupling)
-
-    @property
-    def duals(self) -> Any:
-        """Not available with a horizon; use :meth:`potentials` or :attr:`gradient`."""
-        raise InvalidArgument("duals are available for criterion='discounted' only; use potentials(x, y, time)")
-
-    def implicit_reward(self) -> Array:
-        """Not available with a horizon; use minus ``gradient.transition_y``."""
-        raise InvalidArgument("implicit_reward is available for criterion='discounted' only; use gradient.transition_y")
-
-    def _problem_arrays(self) -> dict[str, Any]:
-        problem = self.problem
-        costs = problem.costs[:1] if problem.one_cost else problem.costs
-        arrays: dict[str, Any] = {"costs": np.concatenate([c.ravel() for c in costs]), "weights": problem.weights}
-        for side, chain in (("x", problem.x), ("y", problem.y)):
-            parts = chain_arrays(chain) if isinstance(chain, MarkovChain) else timed_arrays(chain)
-            arrays |= prefixed(f"{side}.", parts)
-        return arrays
-
-    def _step(self, time: int) -> int:
-        if check_time(time, self.n_steps) == self.n_steps:
-            raise InvalidArgument(f"time is {time}, after the last step; give a time from 0 to {self.n_steps - 1}")
-        return int(time)
-
-    def _pair_at(self, x: Any, y: Any, t: int) -> tuple[int, int]:
-        """Return the indices of two states at time t, given by label or index."""
-        return two_states((x, y), (_moment(self.problem.x, t), _moment(self.problem.y, t)), f" at time {t}")
-
-
-def problem_from_arrays(arrays: dict[str, Any], meta: Any) -> TimedProblem:
-    """Restore the problem of a saved result, validated like the arguments of :func:`diffbisim.distance`."""
-    x, y = (process_from_arrays(part(arrays, f"{side}.")) for side in "xy")
-    flat, weights = arrays["costs"], arrays["weights"]
-    sizes = [(c.n_states,) * len(weights) if isinstance(c, MarkovChain) else c.n_states for c in (x, y)]
-    shapes = list(zip(*sizes, strict=True))
-    if flat.size == shapes[0][0] * shapes[0][1] and len(set(shapes)) == 1:
-        return TimedProblem.make(x, y, flat.reshape(shapes[0]), 1.0, weights=weights)
-    cuts = np.cumsum([n * m for n, m in shapes])
-    if flat.shape != (cuts[-1],):
-        raise InvalidData(f"array 'costs' has shape {flat.shape}; expected {(int(cuts[-1]),)}")
-    tables = [table.reshape(shape) for table, shape in zip(np.split(flat, cuts[:-1]), shapes, strict=True)]
-    return TimedProblem.make(x, y, tables, 1.0, weights=weights)
-
-
-def gradient_of(problem: TimedProblem, coupling: Any) -> TimedGradient:
-    """Compute all derivatives in one pass over the steps."""
-    laws, start = coupling.laws, coupling.start
-    everywhere = coupling.complete and not problem.is_sparse
-    by_x, by_y = zip(*(coupling.step_potentials(t, everywhere) for t in range(problem.n_steps)), strict=True)
-    costs = [w * m for w, m in zip(problem.weights, laws, strict=True)]
-    rows = [problem.rows(t) for t in range(problem.n_steps)]
-    return TimedGradient(
-        transition_x=_of_kernels(problem.x, by_x, [x for x, _ in rows]),
-        transition_y=_of_kernels(problem.y, by_y, [y for _, y in rows]),
-        cost=sum(costs[1:], start=costs[0]) if problem.one_cost else tuple(costs),
-        initial_x=centered_start(start.f, problem.x.initial),
-        initial_y=centered_start(start.g, problem.y.initial),
-    )
-
-
-def _of_kernels(chain: Any, parts: Any, rows: list[Successors]) -> Any:
-    """Return the derivatives by kernel, or their sum for a time-homogeneous chain."""
-    if isinstance(chain, MarkovChain):
-        return centered_rows(sum(parts[1:], start=parts[0]), rows[0], chain.transition.shape)
-    return tuple(centered_rows(part, s, P.shape) for part, s, P in zip(parts, rows, chain.transitions, strict=True))

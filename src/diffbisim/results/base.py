@@ -18,11 +18,12 @@ from diffbisim.common.checks import freeze
 from diffbisim.results.contributions import Contributions
 from diffbisim.common.errors import InvalidArgument
 from diffbisim.results.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
-from diffbisim.io.arrays import json_array, prefixed
+from diffbisim.io.arrays import json_array
 from diffbisim.io.files import replacing
-from diffbisim.io.npz import chain_arrays
 from diffbisim.common.names import find_state
-from diffbisim.problems.problem import Coupling, Problem, TotalProblem, frozen, lazy, read_only
+from diffbisim.common.arrays import frozen, lazy, read_only
+from diffbisim.problems.base import ChainProblem
+from diffbisim.results.coupling import Coupling
 
 Array = NDArray[np.float64]
 
@@ -143,7 +144,7 @@ class DistanceResult(HasStatus):
         Counts of operations (pairs, pivots, sweeps, …), for comparing solvers independently of the machine.
     """
 
-    problem: Problem
+    problem: ChainProblem
     value: float
     lower: float
     upper: float
@@ -178,18 +179,12 @@ class DistanceResult(HasStatus):
         ("directed": the maximal ones, in one direction). Long-run averages (criterion "average"), totals ("total") and
         weighted sums over a finite horizon differ by at most ``upper``.
         """
-        return self.upper / (1.0 - self.discount) if self.problem.criterion in ("discounted", "actions") else self.upper
+        return self.problem.property_bound(self.upper)
 
     @property
     def meaning(self) -> str:
         """The bound as a sentence."""
-        what = {
-            "average": "long-run average rewards",
-            "total": "expected total rewards",
-            "horizon": "expected weighted rewards over these steps",
-            "actions": f"optimal discounted rewards (discount {self.discount:g})",
-        }.get(self.problem.criterion, f"expected discounted rewards (discount {self.discount:g})")
-        return f"{what} differ by at most {self.property_bound:.6g}, for any rewards that differ by at most the cost"
+        return self.problem.meaning(self.upper)
 
     @property
     def discount(self) -> float:
@@ -301,8 +296,7 @@ class DistanceResult(HasStatus):
         nodes : int, default=8
             Number of quadrature nodes between X and Y for the contributions of single transitions.
         """
-        shape = getattr(self.problem, "cost", np.empty(0)).shape
-        if self.problem.criterion not in ("discounted", "average", "total") or len(shape) != 2:
+        if not isinstance(self.problem, ChainProblem):
             raise InvalidArgument(
                 f"contributions are not available for {self.problem.criterion!r} problems; compare two chains with one "
                 "cost, such as those of two policies or of one step"
@@ -339,24 +333,10 @@ class DistanceResult(HasStatus):
         meta = {
             "diffbisim-result": 1, "value": self.value, "lower": self.lower, "upper": self.upper,
             "outcome": self.outcome.name, "iterations": self.iterations, "solver": self.solver,
-            "coupling": type(self.coupling).__name__, "discount": problem.discount, "criterion": problem.criterion,
-            "history": [dict(row) for row in self.history], "work": dict(self.work),
-            **self._problem_metadata(),
+            "coupling": type(self.coupling).__name__, "history": [dict(row) for row in self.history],
+            "work": dict(self.work), **problem.metadata(),
         }  # fmt: skip
-        return {**arrays, **self._problem_arrays(), "meta": json_array(meta)}
-
-    def _problem_arrays(self) -> dict[str, Any]:
-        """Return the problem as named arrays."""
-        arrays: dict[str, Any] = {"cost": self.problem.cost}
-        for side, chain in (("x", self.problem.x), ("y", self.problem.y)):
-            arrays |= prefixed(f"{side}.", chain_arrays(chain))
-        if isinstance(self.problem, TotalProblem):
-            arrays["terminal"] = self.problem.terminal
-        return arrays
-
-    def _problem_metadata(self) -> dict[str, Any]:
-        """Return further metadata of the problem for JSON; none for chains."""
-        return {}
+        return {**arrays, **problem.arrays(), "meta": json_array(meta)}
 
     def _need_verified(self, what: str) -> None:
         """Refuse what would pass on the content of a file that was not verified."""

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from diffbisim.common.checks import Floats, check_count, freeze
+from diffbisim.problems.discounted import Discounted
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.problems.problem import lazy
+from diffbisim.common.arrays import lazy
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -91,7 +92,7 @@ class Contributions:
     def reason(self) -> str | None:
         """Why the causes cannot be determined; None if they can."""
         problem = self.distance.problem
-        if problem.criterion != "discounted":
+        if not isinstance(problem, Discounted):
             return f"rows can only be compared for criterion='discounted', not for {problem.criterion!r}"
         if problem.x.labels != problem.y.labels or problem.x.n_states != problem.y.n_states:
             return "X and Y do not have the same states in the same order, so their rows cannot be compared"

@@ -28,7 +28,7 @@ from scipy import sparse
 
 from diffbisim.common.checks import dense, freeze
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.problems.problem import Coupling
+from diffbisim.results.coupling import Coupling
 from diffbisim.processes.stochastic import Successors
 
 Array = NDArray[np.float64]

@@ -17,11 +17,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from diffbisim.problems import games as actions
-from diffbisim.problems import horizon
+from diffbisim.problems import PROBLEMS, Discounted, FiniteHorizon, Game, Problem
 from diffbisim.processes.chain import MarkovChain
-from diffbisim.common.checks import check_discount
-from diffbisim.processes.cost import ground_cost
 from diffbisim.common.errors import InvalidData
 from diffbisim.io.arrays import (
     entry,
@@ -38,26 +35,18 @@ from diffbisim.io.arrays import (
 )
 from diffbisim.io.files import refusing, replacing
 from diffbisim.io.npz import chain_from_arrays
-from diffbisim.problems.problem import AverageProblem, Problem, TotalProblem
 from diffbisim.results.base import DistanceResult, Status
+from diffbisim.results.game import MDPResult
+from diffbisim.results.horizon import HorizonResult
 from diffbisim.solvers import COUPLINGS, restore_coupling
 
 #: Version of the JSON format.
 VERSION = 1
 
 
-class Kind(NamedTuple):
-    """The classes of a criterion that has its own problems and results."""
-
-    coupling: str
-    problem: Callable[..., Any]  # (arrays, meta) -> problem
-    result: type[DistanceResult]
-
-
-OWN = {
-    "actions": Kind("GameCoupling", actions.problem_from_arrays, actions.MDPResult),
-    "horizon": Kind("HorizonCoupling", horizon.problem_from_arrays, horizon.HorizonResult),
-}
+#: Problems with a coupling and a result of their own.
+OWN_COUPLING: dict[type[Problem], str] = {Game: "GameCoupling", FiniteHorizon: "HorizonCoupling"}
+RESULTS: dict[type[Problem], type[DistanceResult]] = {Game: MDPResult, FiniteHorizon: HorizonResult}
 
 #: Without verify=True, bounds are verified only if a sweep visits at most this many cells (about 0.1 s).
 CHECKED = 4_000_000
@@ -117,32 +106,19 @@ def result_from_arrays(arrays: dict[str, Any], verify: bool = False) -> Distance
     solver = entry(meta, "solver", lambda name: isinstance(name, str) and len(name) <= 100, "a name")
     history = entry(meta, "history", is_history, "a list of rows of numbers")
     work = entry(meta, "work", is_row, "counts by name")
-    criterion = meta.get("criterion")
-    own = OWN.get(criterion) if isinstance(criterion, str) else None
-    if criterion == "horizon":
+    criterion = meta.setdefault("criterion", Discounted.criterion)  # missing in older files
+    posed = PROBLEMS[entry(meta, "criterion", lambda name: name in PROBLEMS, f"one of {', '.join(PROBLEMS)}")]
+    if posed is FiniteHorizon:
         meta.setdefault("coupling", "HorizonCoupling")  # missing in older files
     kind = entry(meta, "coupling", lambda name: name in COUPLINGS, f"one of {', '.join(COUPLINGS)}")
-    if any((kind == one.coupling) != (one is own) for one in OWN.values()):
-        raise InvalidData(f"a {kind} does not belong to this kind of problem")
-    problem: Any = (own.problem if own else _chain_problem)(arrays, meta)
+    if any((kind == name) != (one is posed) for one, name in OWN_COUPLING.items()):
+        raise InvalidData(f"a {kind} does not belong to a problem with criterion {criterion!r}")
+    problem = posed.from_arrays(arrays, meta)
     coupling = restore_coupling(kind, problem, part(arrays, "state."))
-    result = (own.result if own else DistanceResult)(
+    result = RESULTS.get(posed, DistanceResult)(
         problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
     return verified(result, np.inf if verify else CHECKED)
-
-
-def _chain_problem(arrays: dict[str, Any], meta: Any) -> Problem:
-    """Restore the problem; in older files without a criterion it is discounted."""
-    x, y = chain_from_arrays(part(arrays, "x.")), chain_from_arrays(part(arrays, "y."))
-    if "cost" not in arrays:
-        raise InvalidData("there is no array 'cost'")
-    cost = ground_cost(arrays["cost"], x, y)
-    if meta.get("criterion") == "average":
-        return AverageProblem.of(x, y, cost)
-    if meta.get("criterion") == "total":
-        return TotalProblem.of(x, y, cost, numbers(arrays, "terminal", cost.shape, np.bool_))
-    return Problem(x, y, cost, check_discount(entry(meta, "discount", is_number, "a number")))
 
 
 def fitting_chain(arrays: dict[str, Any], found: DistanceResult) -> MarkovChain:
@@ -167,13 +143,13 @@ def verified(result: DistanceResult, cells: float) -> DistanceResult:
     from diffbisim.solvers.exact.coupling import ExactCoupling, one_sweep
 
     problem, coupling = result.problem, cast(Any, result.coupling)
-    least, most = _widest(problem)
+    least, most = problem.value_range()
     if result.lower < 0:
         raise InvalidData(f"lower is {result.lower!r}; distances are non-negative")
-    if problem.criterion not in ("total", "horizon") and result.upper > problem.scale * (1 + 8 * np.finfo(float).eps):
+    if result.upper > most * (1 + 8 * np.finfo(float).eps):
         raise InvalidData(f"upper is {result.upper!r}, above all costs")
     again: DistanceResult | None = None
-    if problem.criterion in OWN:
+    if type(problem) in OWN_COUPLING:
         again = coupling.check_bounds(result, cells)
     elif result.lower <= least and result.upper >= most and not result.converged:
         return result  # nothing is claimed
@@ -198,15 +174,6 @@ def _check_sweep(result: DistanceResult, low: float, high: float) -> None:
             f"the table certifies the interval {low:.17g} to {high:.17g}, which is not within lower = "
             f"{result.lower!r} and upper = {result.upper!r}"
         )
-
-
-def _widest(problem: Any) -> tuple[float, float]:
-    """Return bounds on the distance of any two processes with these costs."""
-    if problem.criterion == "horizon":
-        return cast(tuple[float, float], problem.bounded(-np.inf, np.inf))
-    if problem.criterion == "total":
-        return 0.0, np.inf
-    return (0.0 if problem.criterion == "actions" else float(problem.cost.min())), problem.scale
 
 
 def _solved_again(result: DistanceResult) -> DistanceResult:

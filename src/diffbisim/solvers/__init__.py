@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from diffbisim.results import contributions
 
 if TYPE_CHECKING:
-    from diffbisim.problems.problem import Coupling, Problem
+    from diffbisim.problems.base import ChainProblem
+    from diffbisim.results.coupling import Coupling
     from diffbisim.solvers.exact import Exact as Exact
     from diffbisim.solvers.lp import LinearProgram as LinearProgram
     from diffbisim.solvers.lumped import Lumped as Lumped
@@ -55,7 +56,7 @@ COUPLINGS = {name: module for entry in REGISTRY.values() for name, module in ent
 __all__ = ["Exact", "LinearProgram", "Lumped", "SinkhornPolicy", "SinkhornValue", "Somcot"]
 
 
-def restore_coupling(kind: str, problem: "Problem", state: dict[str, Any]) -> "Coupling":
+def restore_coupling(kind: str, problem: "ChainProblem", state: dict[str, Any]) -> "Coupling":
     """Rebuild a coupling of this kind from the arrays written by its ``state()``."""
     restored: Coupling = getattr(import_module(f"{__name__}.{COUPLINGS[kind]}"), kind).restore(problem, state)
     return restored

@@ -20,7 +20,7 @@ import numpy as np
 from diffbisim.common.checks import as_number
 from diffbisim.common.errors import InvalidArgument
 from diffbisim.common.stopping import TimeUp, until
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.base import ChainProblem, Problem
 from diffbisim.results.base import DistanceResult, HistoryRow, Status
 
 Callback = Callable[[Mapping[str, float]], object]
@@ -62,11 +62,11 @@ class Solver(Protocol):
     #: Whether it can track a changing chain with little work per step (``loop="single"`` of a fit).
     tracks: bool
 
-    #: The problems that it can solve (:attr:`diffbisim.problems.problem.Problem.criterion`).
-    criteria: tuple[str, ...]
+    #: The classes of the problems that it can solve (problems/).
+    solves: tuple[type[Problem], ...]
 
     def solve(
-        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+        self, problem: ChainProblem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """Solve for the distance, starting from a previous result if given; stops if ``callback(row)`` is true."""
 

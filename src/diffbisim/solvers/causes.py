@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.common.arrays import Array
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.exact import Exact
@@ -111,7 +112,7 @@ def _entries(cells: RowCells, rows: Integers, side: Array) -> Successors:
     return Successors.frozen(indptr, cells.targets[cell[kept]], side.ravel()[at[kept]])
 
 
-def first_order(problem: Problem) -> Causes:
+def first_order(problem: ChainProblem) -> Causes:
     """Return the first-order contributions for chains with the same states and a pseudometric cost."""
     X, Y, γ = problem.x, problem.y, problem.discount
     apart = sparse.csr_array(X.transition) - sparse.csr_array(Y.transition)
@@ -135,7 +136,7 @@ def first_order(problem: Problem) -> Causes:
     return Causes(cells.states, W, weights[cells.states] * W)
 
 
-def integrated_gradient(problem: Problem, value: float, nodes: int) -> Path:
+def integrated_gradient(problem: ChainProblem, value: float, nodes: int) -> Path:
     """Return the integrated gradient for chains with the same states and zero cost between equal states."""
     X, Y = problem.x, problem.y
     P, Q = X.transition, Y.transition

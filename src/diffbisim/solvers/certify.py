@@ -32,7 +32,7 @@ monotonicity and the marginals, so it also holds for the entropic operator.
 
 import numpy as np
 
-from diffbisim.problems.problem import Array
+from diffbisim.common.arrays import Array
 
 #: A generous bound on the error of the occupancies (stochastic.py); divided by 1-γ, as for sparse chains.
 OCCUPANCY = 1e-12

@@ -17,7 +17,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from diffbisim._compile import njit
-from diffbisim.problems.problem import Array
+from diffbisim.common.arrays import Array
 
 Operator = Callable[[Array, Array], None]  # (v, out): out = (I - γ Π) v
 Compiled = tuple[Any, ...]  # a NamedTuple that compiled code can multiply with

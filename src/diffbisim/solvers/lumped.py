@@ -28,22 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim.common.arrays import Array, frozen, lazy
 from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.horizon import TimedProblem
-from diffbisim.problems.problem import (
-    Array,
-    AverageProblem,
-    Coupling,
-    Problem,
-    StartCoupling,
-    TotalProblem,
-    frozen,
-    lazy,
-)
+from diffbisim.problems import Average, Discounted, FiniteHorizon, Problem, Total
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.lumping import Lumping, lump
 from diffbisim.results.base import DistanceResult, HistoryRow, Status
+from diffbisim.results.coupling import Coupling, StartCoupling
 from diffbisim.solvers.base import Arrays, Callback
 
 EPS = float(np.finfo(float).eps)
@@ -66,7 +59,7 @@ class Lumped:
     tracks: ClassVar[bool] = False
     tol: ClassVar[None] = None  # that of the inner solver applies
     threads: ClassVar[int] = 1
-    criteria: ClassVar[tuple[str, ...]] = ("discounted", "average", "total", "horizon")
+    solves: ClassVar[tuple[type[Problem], ...]] = (Discounted, Average, Total, FiniteHorizon)
 
     def solve(
         self, problem: Any, warm: DistanceResult | None = None, callback: Callback | None = None
@@ -78,7 +71,7 @@ class Lumped:
             )
         if problem.criterion == "horizon":
             return over_steps(problem, self.solver, callback)
-        if isinstance(problem, (AverageProblem, TotalProblem)):
+        if isinstance(problem, (Average, Total)):
             return self._undiscounted(problem, callback)
         by_x, by_y = lump(problem.x, key=_equal_rows(problem.cost)), lump(problem.y, key=_equal_rows(problem.cost.T))
         quotient = replace(problem, x=by_x.chain, y=by_y.chain, cost=_of_classes(problem.cost, by_x, by_y))
@@ -105,13 +98,13 @@ class Lumped:
             history=tuple(map(widened, result.history)),
         )  # fmt: skip
 
-    def _undiscounted(self, problem: AverageProblem | TotalProblem, callback: Any) -> DistanceResult:
+    def _undiscounted(self, problem: Average | Total, callback: Any) -> DistanceResult:
         """Solve average and total cost problems."""
         seen, changes = problem.cost, dict[str, Any]()
-        if isinstance(problem, TotalProblem):
+        if isinstance(problem, Total):
             seen = np.where(problem.terminal, -1.0, seen)
         by_x, by_y = _lump_supports(problem.x, seen), _lump_supports(problem.y, seen.T)
-        if isinstance(problem, TotalProblem):
+        if isinstance(problem, Total):
             changes["terminal"] = _of_classes(problem.terminal, by_x, by_y)
         changes |= {"cost": _of_classes(problem.cost, by_x, by_y), "blur": _moved(problem, by_x, by_y)}
         quotient = replace(problem, x=by_x.chain, y=by_y.chain, **changes)
@@ -148,7 +141,7 @@ def _lump_supports(chain: MarkovChain, cost: Array) -> Lumping:
     return found if same else lump(chain, key=key, tol=0.0)
 
 
-def over_steps(problem: TimedProblem, solver: Any, callback: Any) -> DistanceResult:
+def over_steps(problem: FiniteHorizon, solver: Any, callback: Any) -> DistanceResult:
     """Solve a finite-horizon problem by way of the quotients of both chains."""
     if not (isinstance(problem.x, MarkovChain) and isinstance(problem.y, MarkovChain)):
         raise InvalidArgument("lump needs time-homogeneous chains; leave lump out for a TimedChain")
@@ -159,7 +152,7 @@ def over_steps(problem: TimedProblem, solver: Any, callback: Any) -> DistanceRes
     by_y = lump(problem.y, key=_equal_rows(np.concatenate(tables, axis=0).T))
     first = np.ix_(*(np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y)))
     costs = {id(c): np.ascontiguousarray(c[first]) for c in tables}
-    quotient = TimedProblem(by_x.chain, by_y.chain, tuple(costs[id(c)] for c in problem.costs), problem.weights)
+    quotient = FiniteHorizon(by_x.chain, by_y.chain, tuple(costs[id(c)] for c in problem.costs), problem.weights)
     shift = problem.n_steps * _moved(problem, by_x, by_y) + sum(problem.shape) * EPS
 
     def widened(row: Mapping[str, float]) -> HistoryRow:
@@ -194,7 +187,7 @@ class LumpedCoupling(Coupling):
     """The lifted table of the quotients; everything else comes from one sweep over it."""
 
     def __init__(
-        self, problem: Problem, table: Array, epsilon: float, by_x: Lumping | None = None, by_y: Lumping | None = None,
+        self, problem: ChainProblem, table: Array, epsilon: float, by_x: Lumping | None = None, by_y: Lumping | None = None,
         bias: Array | None = None,
     ) -> None:  # fmt: skip
         self.problem, self.table, self.epsilon, self.by_x, self.by_y = problem, table, epsilon, by_x, by_y
@@ -251,20 +244,20 @@ class LumpedCoupling(Coupling):
         return arrays if self.bias is None else {**arrays, "bias": self.bias}
 
     @classmethod
-    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "LumpedCoupling":
+    def restore(cls, problem: ChainProblem, arrays: Mapping[str, NDArray[Any]]) -> "LumpedCoupling":
         """Rebuild from the lifted table; the quotients are no longer needed."""
         check_lumped(problem, arrays)
         bias = numbers(arrays, "bias", problem.shape, nan=True) if problem.criterion == "average" else None
         return cls(problem, frozen(arrays["values"]), float(arrays.get("epsilon", 0.0)), bias=bias)
 
 
-def _coupling_of(problem: Problem, table: Array, epsilon: float, bias: Array | None) -> Coupling:
+def _coupling_of(problem: ChainProblem, table: Array, epsilon: float, bias: Array | None) -> Coupling:
     """Return the coupling for a solved table."""
-    if isinstance(problem, AverageProblem) and bias is not None:
+    if isinstance(problem, Average) and bias is not None:
         from diffbisim.solvers.exact.average import AverageCoupling
 
         return AverageCoupling.of_tables(problem, bias, table)
-    if isinstance(problem, TotalProblem):
+    if isinstance(problem, Total):
         from diffbisim.solvers.exact.total import TotalCoupling
 
         return TotalCoupling.of_table(problem, table)
@@ -277,7 +270,7 @@ def _coupling_of(problem: Problem, table: Array, epsilon: float, bias: Array | N
     return ExactCoupling.of_table(problem, table)
 
 
-def check_lumped(problem: Problem, arrays: Arrays) -> None:
+def check_lumped(problem: ChainProblem, arrays: Arrays) -> None:
     """Check that a file has a table of all pairs, or of the reachable ones (at least) with NaN elsewhere."""
     from diffbisim.solvers.exact.pairs import begin
 

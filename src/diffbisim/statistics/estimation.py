@@ -65,15 +65,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import chdtrc, ndtri, stdtrit
 
+from diffbisim.common.arrays import Array, lazy
 from diffbisim.common.checks import check_count, check_probability, start_distribution
 from diffbisim.common.errors import InvalidArgument, warn, warn_of_input
 from diffbisim.common.names import find_state, is_frame
 from diffbisim.common.parallel import Executor, batches, executor_map
 from diffbisim.common.progress import Progress
 from diffbisim.distances.chains import check_discount_is_used, distance, make_solver_for_resampling, used_discount
-from diffbisim.problems.horizon import TimedProblem
-from diffbisim.problems.problem import Array, Problem, lazy
-from diffbisim.problems.questions import Question
+from diffbisim.problems import Criterion, FiniteHorizon, criterion_of
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.cells import is_paths
 from diffbisim.processes.chain import MarkovChain, Transitions, Unseen, cluster_codes, unused, warn_of_unused
 from diffbisim.processes.convert import as_process
@@ -235,7 +235,8 @@ def estimate(
     >>> e.lower < e.value < e.upper, e.conclusion
     (True, 'evidence that they differ')
     """
-    check_discount_is_used(discount, Question(criterion, horizon, weights))
+    asked = criterion_of(criterion, horizon, weights)
+    check_discount_is_used(discount, asked)
     if is_paths(X) and is_paths(Y):
         usual = estimate.__kwdefaults__ or {}
         given = {"unseen": unseen, "permutations": permutations}
@@ -244,29 +245,29 @@ def estimate(
             **{name: value for name, value in given.items() if value != usual[name]},
         )  # fmt: skip
         named = "euclidean" if isinstance(cost, str) and cost == "reward" else cost
-        how: Any = {
+        options: Any = {
             "criterion": criterion, "horizon": horizon, "weights": weights, "terminal": terminal,
             "initial": initial, "paired": paired, "confidence": confidence, "replicates": replicates, "rng": rng,
             "progress": progress,
         }  # fmt: skip
-        return estimate_paths(X, Y, named, discount, solver, **how)  # type: ignore[return-value]
+        return estimate_paths(X, Y, named, discount, solver, **options)  # type: ignore[return-value]
     if paired is not None:
         raise InvalidArgument(
             "paired is for trajectories in R^d; for finitely many states pass the pairs as strata= and "
             'cluster="episode"'
         )
-    _check(criterion, confidence, permutations, replicates, unseen)
+    _check(asked, confidence, permutations, replicates, unseen)
     data, strata = grouped({"X": as_process(X), "Y": as_process(Y)}, cluster, strata)
     check_same_ends(data)
-    check_ends(data, initial, criterion)
+    check_ends(data, initial, asked)
     sources = make_sources(data, rewards, initial, unseen, terminal)
     warn_of_ends(data)
     if all(source.known for source in sources):
         raise InvalidArgument("X and Y are both chains, so there are no data to resample; use diffbisim.distance")
-    question: Any = {"criterion": criterion, "horizon": horizon, "weights": weights}
+    how: Any = {"criterion": criterion, "horizon": horizon, "weights": weights}
     chosen = make_solver_for_resampling(solver)
     one, other = chains_of(sources)
-    base = distance(one, other, cost, used_discount(discount, criterion, weights), chosen, **question)
+    base = distance(one, other, cost, used_discount(discount, asked), chosen, **how)
     generator = as_generator(rng)
     seeds = generator.spawn(replicates)
     for_test, for_null = generator.spawn(2)
@@ -301,9 +302,8 @@ NOT_EXCHANGEABLE = (
 )
 
 
-def _check(criterion: str, confidence: float, permutations: int, replicates: int, unseen: str) -> None:
-    if not isinstance(criterion, str) or criterion not in ("discounted", "average"):
-        raise InvalidArgument(f"criterion is {criterion!r}; estimate supports 'discounted' and 'average'")
+def _check(criterion: Criterion, confidence: float, permutations: int, replicates: int, unseen: str) -> None:
+    refuse_infinite(criterion)
     check_probability(confidence, "confidence")
     if not 20 <= check_count(replicates, "replicates") <= MOST_REPLICATES:
         raise InvalidArgument(
@@ -694,13 +694,21 @@ def _reaches(one: Any, state: Any) -> bool:
     return state in (one.labels or ()) and bool((one.next_states == (one.labels or ()).index(state)).any())
 
 
-def check_ends(data: dict[Any, Any], initial: Any, criterion: str) -> None:
+def refuse_infinite(criterion: Criterion) -> None:
+    """Raise if the value may be infinite, which it would be in some replicates."""
+    if criterion.kind.may_be_infinite:
+        raise InvalidArgument(
+            f"criterion is {criterion.kind.criterion!r}; estimate supports 'discounted' and 'average'"
+        )
+
+
+def check_ends(data: dict[Any, Any], initial: Any, criterion: Criterion) -> None:
     """Raise if all that counts is the long run, which is the end state for all groups."""
     ended = next((one.end for one in data.values() if isinstance(one, Transitions) and one.end is not None), None)
     asked = initial if isinstance(initial, tuple) else (initial,)
     rule = any(isinstance(start, str) and start == "stationary" for start in asked)
-    if ended is not None and (criterion == "average" or rule):
-        what = 'criterion="average"' if criterion == "average" else 'initial="stationary"'
+    if ended is not None and (criterion.kind.forgets_start or rule):
+        what = 'criterion="average"' if criterion.kind.forgets_start else 'initial="stationary"'
         raise InvalidArgument(
             f"{what} compares the long run, but all sequences end in the absorbing state {ended!r}, so that there is "
             "nothing to compare; create the data with end=None"
@@ -807,7 +815,7 @@ def _warn_of_times(data: dict[Any, Transitions]) -> None:
 # --- common state space -------------------------------------------------------------------------------------------
 
 
-def shared_space(sources: Sequence[Source], problem: Problem, cost: Any) -> "Space | None":
+def shared_space(sources: Sequence[Source], problem: ChainProblem, cost: Any) -> "Space | None":
     """Return the common states if the problem has one cost, and episodes can be exchanged; else None."""
     return None if len(_tables(problem)) > 1 else common_space(problem, cost, [source.known for source in sources])
 
@@ -833,7 +841,7 @@ class Space(NamedTuple):
     cost: Array  # (n, n)
 
 
-def common_space(problem: Problem, cost: Any, known: Sequence[bool]) -> Space | None:
+def common_space(problem: ChainProblem, cost: Any, known: Sequence[bool]) -> Space | None:
     """Return the union of the states if its costs are known and zero between equal states, else None."""
     X, Y = problem.x, problem.y
     if (X.labels is None) != (Y.labels is None):
@@ -850,7 +858,7 @@ def common_space(problem: Problem, cost: Any, known: Sequence[bool]) -> Space | 
     return Space(None if X.labels is None else tuple(union), codes, table)
 
 
-def _common_cost(problem: Problem, cost: Any, union: list[Any], codes: list[Any]) -> Array | None:
+def _common_cost(problem: ChainProblem, cost: Any, union: list[Any], codes: list[Any]) -> Array | None:
     n = len(union)
     if isinstance(cost, str) and cost == "indicator":
         return 1.0 - np.eye(n)
@@ -989,8 +997,8 @@ def references(space: Space | None, cost: Any) -> tuple[Array, Array] | None:
 
 def _spent(problem: Any, chain: MarkovChain) -> Array:
     """Return the weight of the cost of each state: the occupancy of the criterion, (n,)."""
-    if not isinstance(problem, TimedProblem):
-        return long_run(chain) if problem.criterion == "average" else chain.occupancy(problem.discount)
+    if not isinstance(problem, FiniteHorizon):
+        return long_run(chain) if problem.forgets_start else chain.occupancy(problem.discount)
     law, total = chain.initial, np.zeros(chain.n_states)
     for weight in problem.weights:
         total += weight * law
@@ -1035,7 +1043,7 @@ class Resampler:
     """Distances of resampled data; its methods run in workers, on batches."""
 
     sources: list[Source]
-    problem: Problem
+    problem: ChainProblem
     solver: Any
     references: tuple[Array, Array] | None = None  # costs to reference states, for lower bounds by means
 
@@ -1104,13 +1112,13 @@ class Resampler:
 
 def _tables(problem: Any) -> tuple[Array, ...]:
     """Return the costs of a problem: one, or one per time."""
-    timed = isinstance(problem, TimedProblem) and not problem.one_cost
+    timed = isinstance(problem, FiniteHorizon) and not problem.one_cost
     return problem.costs if timed else (problem.cost,)
 
 
 def _between(problem: Any, x: MarkovChain, y: MarkovChain, cost: Sequence[Array]) -> Any:
     """Return the same problem for two other chains and costs."""
-    if isinstance(problem, TimedProblem):
+    if isinstance(problem, FiniteHorizon):
         times = len(problem.costs)
         return replace(problem, x=x, y=y, costs=tuple(cost) if len(cost) == times else (cost[0],) * times)
     return replace(problem, x=x, y=y, cost=cost[0])

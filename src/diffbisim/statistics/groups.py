@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.checks import check_count, check_discount, check_probability, freeze
 from diffbisim.common.errors import InvalidArgument, quietly, warn_of_input
 from diffbisim.common.parallel import Executor, batches, executor_map
 from diffbisim.common.progress import Progress
 from diffbisim.distances.chains import make_solver, solve
 from diffbisim.distances.many import pairwise
-from diffbisim.problems.problem import Array
-from diffbisim.problems.questions import Question
+from diffbisim.problems import Criterion, Discounted
 from diffbisim.processes.chain import MarkovChain, Transitions, Unseen
 from diffbisim.processes.convert import as_processes, check_lags
 from diffbisim.processes.cost import ground_cost
@@ -164,7 +164,7 @@ def compare(
     data = same_states(groups)
     parts = [_by_group(one, name, data) for one, name in ((cluster, "cluster"), (strata, "strata"))]
     data, layers = grouped(data, *parts)
-    check_ends(data, initial, "discounted")
+    check_ends(data, initial, Criterion())
     sources = make_sources(data, rewards, initial, unseen)
     warn_of_ends(data)
     chains = chains_of(sources)
@@ -364,7 +364,7 @@ def power(
     if np.diag(table).any():
         raise InvalidArgument(f"X and Y are compared by exchanging episodes, but {NOT_EXCHANGEABLE}")
     _warn_of_pilot(X, Y, (cost, discount, rewards), (permutations, level))
-    value = solve(Question().problem(chains[0], chains[1], table, discount), make_solver("exact")).value
+    value = solve(Discounted.make(chains[0], chains[1], table, discount), make_solver("exact")).value
     work = partial(_detected, (X, Y), table, discount, lengths, (permutations, level))
     jobs = [(n, seed) for n in sizes for seed in as_generator(rng).spawn(datasets)]
     seen = np.concatenate(executor_map(work, batches(jobs, 8), executor, progress, "datasets"))

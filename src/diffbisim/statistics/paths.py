@@ -57,6 +57,7 @@ from diffbisim.common.checks import Floats, Integers, check_count, check_probabi
 from diffbisim.common.errors import InvalidArgument, InvalidData, warn
 from diffbisim.common.progress import Progress, tracking
 from diffbisim.distances.chains import distance, make_solver_for_resampling, used_discount
+from diffbisim.problems import Criterion, criterion_of
 from diffbisim.processes.cells import Cells, LocalLaws, Terminal, TrajectorySteps, cut, paths_of, points_of, quantize
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.cost import feature_cost
@@ -219,7 +220,8 @@ def estimate_paths(
     -------
     estimate : PathEstimate
     """
-    n_splits = _check(criterion, confidence, replicates, cost)
+    asked = criterion_of(criterion, horizon, weights)
+    n_splits = _check(asked, confidence, replicates, cost)
     chosen = make_solver_for_resampling(solver, TOLERANCE)
     x = paths_of(X, "X")
     y = paths_of(Y, "Y", x[0].shape[1], "X")
@@ -229,9 +231,10 @@ def estimate_paths(
     coarse = quantize(x, y, max(2, cells.n_states // 2), scale, seed, terminal=terminal)
     whole = cells.steps(x), cells.steps(y)
     units = Units.of(whole, paired)
-    starts = Starts.of(initial, whole, units, cells, criterion)
+    starts = Starts.of(initial, whole, units, cells, asked)
     options = {"criterion": criterion, "horizon": horizon, "weights": weights}
-    task = CellDistances(cells, cost, discount, replace(chosen, threads=1), options, float(prune))
+    solver = replace(chosen, threads=1)
+    task = CellDistances(cells, cost, discount, solver, asked, options, float(prune))
     base = task.solve(whole, starts)
     later = _growth(task, whole, starts, base)
     halves, null = _halved(task, whole, base, (units, starts, generator), n_splits, progress)
@@ -259,10 +262,12 @@ def estimate_paths(
     )  # fmt: skip
 
 
-def _check(criterion: str, confidence: float, replicates: int, cost: Any) -> int:
+def _check(criterion: Criterion, confidence: float, replicates: int, cost: Any) -> int:
     """Validate arguments; return the number of splits."""
-    if criterion not in ("discounted", "average"):
-        raise InvalidArgument(f"criterion is {criterion!r}; estimate supports 'discounted' and 'average'")
+    if criterion.kind.may_be_infinite:
+        raise InvalidArgument(
+            f"criterion is {criterion.kind.criterion!r}; estimate supports 'discounted' and 'average'"
+        )
     check_probability(confidence, "confidence")
     if (n_splits := check_count(replicates, "replicates") // SOLVES) < 3:
         raise InvalidArgument(f"replicates is {replicates!r}; trajectories need at least {3 * SOLVES}")
@@ -355,7 +360,7 @@ def _raised(
 
 def _unbounded(task: CellDistances, units: Units, starts: Starts) -> str:
     """Return why there is no bound from the marginal laws, as a sentence; empty if there is one."""
-    if task.options["criterion"] == "average":
+    if task.criterion.kind.forgets_start:
         return "no bound from marginal laws: for average costs it would need the laws at late times"
     if not (isinstance(task.cost, str) and task.cost in METRICS):
         return f"no bound from marginal laws: it needs one of the costs {', '.join(METRICS)}"
@@ -521,7 +526,7 @@ class Starts:
     assumed: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, initial: Any, whole: Both, units: Units, cells: Cells, criterion: str) -> Starts:
+    def of(cls, initial: Any, whole: Both, units: Units, cells: Cells, criterion: Criterion) -> Starts:
         given = initial if isinstance(initial, tuple) else (initial, initial)
         if len(given) != 2:
             raise InvalidArgument(f"initial is a tuple of {len(given)}; give one for X and one for Y")
@@ -531,7 +536,7 @@ class Starts:
         assumed: tuple[str, ...] = ()
         if initial is None and min(len(x), len(y)) < FEW_STARTS:
             given, assumed = ("pooled", "pooled"), ("both sides start like all trajectories together",)
-            if not same and criterion != "average":
+            if not same and not criterion.kind.forgets_start:
                 warn(
                     f"with fewer than {FEW_STARTS} trajectories the initial distributions are uncertain, so that of "
                     'all trajectories is used for both sides; pass initial="pooled" to confirm, or initial="first" to '
@@ -627,7 +632,8 @@ class CellDistances:
     cost: Any
     discount: float
     solver: Any
-    options: dict[str, Any]  # criterion, horizon, weights
+    criterion: Criterion
+    options: dict[str, Any]  # the same as arguments: criterion, horizon, weights
     prune: float
 
     def solve(self, whole: Both, starts: Starts | None = None) -> CalibratedDistance:
@@ -638,7 +644,7 @@ class CellDistances:
 
     def times_of(self, solved: CalibratedDistance) -> Floats:
         """Return the weights of the times."""
-        if self.options["criterion"] == "average":
+        if self.criterion.kind.forgets_start:
             return np.append(np.zeros(LONG), 1.0)
         weights = getattr(solved.result.problem, "weights", None)
         return times(self.discount) if weights is None else np.asarray(weights)
@@ -649,7 +655,7 @@ class CellDistances:
         They start like the points (n, d), or in their stationary distributions.
         """
         chain = self.cells.smoothed(steps, self.prune)
-        usual = self.options["criterion"] == "discounted" and not self.cells.n_terminal
+        usual = not self.criterion.kind.forgets_start and not self.cells.n_terminal
         if not (usual and isinstance(self.cost, str) and self.cost in ("euclidean", "sqeuclidean")):
             return self.begun(Side(chain, None, None), points)
         process = LinearGaussian.fit(steps.now, steps.after, steps.starts)
@@ -691,11 +697,11 @@ class CellDistances:
     def _without_closed_form(self, x: LinearGaussian, y: LinearGaussian, weights: Any) -> tuple[float, float] | None:
         if self.cost != "euclidean":
             return None  # the distance of the processes is infinite
-        lower, upper = euclidean_bounds(x, y, used_discount(self.discount, "discounted", weights), weights)
+        lower, upper = euclidean_bounds(x, y, used_discount(self.discount, self.criterion), weights)
         return (lower, upper) if np.isfinite(upper) else None
 
     def _distance(self, X: Any, Y: Any, warm: DistanceResult | None) -> DistanceResult:
-        discount = used_discount(self.discount, self.options["criterion"], self.options.get("weights"))
+        discount = used_discount(self.discount, self.criterion)
         return distance(X, Y, self._table, discount, self.solver, warm=warm, **self.options)
 
     @cached_property

@@ -53,10 +53,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from diffbisim.common.arrays import lazy
 from diffbisim.common.checks import Floats, Integers, freeze
 from diffbisim.common.errors import InvalidArgument
 from diffbisim.common.names import Labels
-from diffbisim.problems.problem import Problem, lazy
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain, Transitions
 from diffbisim.results.contributions import START, Rows
 from diffbisim.solvers import Exact
@@ -237,7 +238,7 @@ class Design:
             rows = sp.vstack([sp.csr_array(chain.transition), sp.csr_array(chain.initial[None, :])]).tocsr()
             pooled = np.asarray(rows[sources, cells.targets]).ravel()
         cost = within(self.cost)
-        U = np.array(Exact().solve(Problem(chain, chain, cost, γ)).values)
+        U = np.array(Exact().solve(Discounted(chain, chain, cost, γ)).values)
         np.fill_diagonal(U, 0.0)  # U is accurate to 1e-8 of the largest cost only
         law = sp.csr_array((pooled, (cells.rows, cells.targets)), shape=(cells.first.size, n))
         spread = np.add.reduceat(pooled * (law @ np.square(U))[cells.rows, cells.targets], cells.first)

@@ -41,7 +41,7 @@ from diffbisim.learning.fit.simulators import SimulatorFit, fit_simulator
 from diffbisim.learning.optimize.checkpoint import Session
 from diffbisim.learning.optimize.loop import Callback, LoopOptions, LoopRun
 from diffbisim.learning.optimize.steps import Annealed, PolyakLevel
-from diffbisim.problems.questions import Question
+from diffbisim.problems import Criterion, criterion_of
 from diffbisim.processes.cells import is_paths
 from diffbisim.processes.chain import MarkovChain, Transitions
 from diffbisim.processes.convert import as_process
@@ -172,11 +172,11 @@ def fit(
     watch = LoopOptions(steps, callback, progress, checkpoint, every)
     source = _target(target, unseen, initial, rewards, inner.samples)
     model = LearnedModel(kernel, initial, rewards, cost)
-    question = _question(inner, loop, criterion, horizon, weights)
-    check_discount_is_used(discount, question)
-    if question.is_usual:
+    chosen = _criterion(inner, loop, criterion, horizon, weights)
+    check_discount_is_used(discount, chosen)
+    if chosen.is_default:
         check_discount(discount)
-    problem = InnerProblem(source, discount, inner, question, warm or loop == "single")
+    problem = InnerProblem(source, discount, inner, chosen, warm or loop == "single")
     objective = _make_objective(problem, model, loop, steps, inner_gap)
     update = _make_update(objective, (attainable, restarts, tol), (optimizer, scheduler), loop, steps)
 
@@ -184,7 +184,7 @@ def fit(
         """Everything that identifies this run, except the initial parameters."""
         named = {"kernel": kernel, "initial": initial, "rewards": rewards, "cost": cost, "target": source}
         options = {"loop": loop, "inner_gap": inner_gap, "warm": problem.warm}
-        asked = {"discount": discount, "solver": inner, "tol": tol, **options, **update.facts(), **question.facts()}
+        asked = {"discount": discount, "solver": inner, "tol": tol, **options, **update.facts(), **chosen.facts()}
         return {**named, **asked, **({"steps": steps} if inner.samples else {})}  # annealed lengths depend on `steps`
 
     run = LoopRun(objective, update, tol)
@@ -227,14 +227,14 @@ def inner_solver(solver: Any, target: Any, tol: float, loop: str) -> Any:
     return replace(inner, tol=min(inner.tol, tol / 2)) if inner.tol is not None else inner
 
 
-def _question(solver: Any, loop: str, criterion: str, horizon: Any, weights: Any) -> Question:
+def _criterion(solver: Any, loop: str, criterion: str, horizon: Any, weights: Any) -> Criterion:
     """Return which distance to minimize; a single loop and sampling solvers support only the discounted one."""
-    question = Question(criterion, horizon, weights)
-    if not question.is_usual and (loop == "single" or solver.samples):
+    chosen = criterion_of(criterion, horizon, weights)
+    if not chosen.is_default and (loop == "single" or solver.samples):
         raise InvalidArgument(
             'criterion, horizon and weights need loop="double" and a solver for known chains, e.g. solver="exact"'
         )
-    return question
+    return chosen
 
 
 def _make_objective(problem: Any, model: Any, loop: str, steps: int, inner_gap: float) -> Any:

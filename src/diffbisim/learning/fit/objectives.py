@@ -24,7 +24,7 @@ from diffbisim.autodiff.bridge import Settings
 from diffbisim.common.errors import InvalidArgument, InvalidData, MissingExtra
 from diffbisim.learning.fit.kernels import ChainModel
 from diffbisim.learning.optimize.checkpoint import Resumable, stored
-from diffbisim.problems.questions import Question
+from diffbisim.problems import Criterion
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.streams import Stream
 from diffbisim.results.base import DistanceResult, Status
@@ -177,7 +177,7 @@ class InnerProblem(NamedTuple):
     target: Any  # a MarkovChain, or a Stream
     discount: float
     solver: Any
-    question: Question = Question()
+    criterion: Criterion = Criterion()
     warm: bool = True  # whether to start from the previous solution
 
 
@@ -222,7 +222,7 @@ class ModelObjective(Resumable, ABC):
         return result.value
 
     def _solve(self, outputs: Outputs, solver: Any, warm: DistanceResult | None) -> tuple[Any, DistanceResult]:
-        settings = Settings(self.problem.discount, solver, warm=warm, question=self.problem.question, warn=False)
+        settings = Settings(self.problem.discount, solver, warm=warm, criterion=self.problem.criterion, warn=False)
         P, cost = outputs.transition, outputs.cost
         return evaluate(self.target, P, cost, settings, initial=outputs.initial, rewards=outputs.rewards)
 

@@ -40,7 +40,7 @@ from diffbisim.common.checks import Floats
 from diffbisim.common.errors import InvalidData, warn
 from diffbisim.common.names import is_frame
 from diffbisim.learning.imitate.result import ImitationResult
-from diffbisim.problems.questions import Question
+from diffbisim.problems import Criterion
 from diffbisim.processes.chain import MarkovChain, Transitions
 from diffbisim.processes.cost import HIDDEN
 from diffbisim.processes.mdp import MDP
@@ -71,10 +71,10 @@ def observed_chain(data: Transitions, mdp: MDP) -> MarkovChain:
     return data._chain(unseen="self-loop", initial=_start(data, mdp))
 
 
-def warn_if_elsewhere(expert: MarkovChain, mdp: MDP, question: Question) -> None:
+def warn_if_elsewhere(expert: MarkovChain, mdp: MDP, criterion: Criterion) -> None:
     """Warn if the expert starts where the MDP does not, unless the criterion is the average cost."""
     foreign = (expert.initial > 0) & (mdp.initial == 0)
-    if foreign.any() and question.criterion != "average":
+    if foreign.any() and not criterion.kind.forgets_start:
         warn(
             f"expert: it starts in state {expert.label(int(foreign.argmax()))!r}, where the MDP does not start, so the "
             "distance stays positive; correct the data, or include that state in initial= of the MDP",
@@ -83,7 +83,7 @@ def warn_if_elsewhere(expert: MarkovChain, mdp: MDP, question: Question) -> None
         )
 
 
-def warn_if_impossible(expert: MarkovChain, mdp: MDP, question: Question, known: Any = None) -> None:
+def warn_if_impossible(expert: MarkovChain, mdp: MDP, criterion: Criterion, known: Any = None) -> None:
     """Warn if the expert makes transitions that no action of the MDP can make (both on the same states).
 
     For the average cost only recurrent transitions count. Totals and horizons may end before a transition is made, so
@@ -94,9 +94,9 @@ def warn_if_impossible(expert: MarkovChain, mdp: MDP, question: Question, known:
     s = expert.successors
     source = s.sources
     visited = np.zeros(expert.n_states, dtype=bool)
-    if question.is_usual or question.criterion == "average":
+    if criterion.is_default or criterion.kind.forgets_start:
         visited[expert.reachable_states] = True
-    if question.criterion == "average":
+    if criterion.kind.forgets_start:
         visited &= np.isin(np.arange(expert.n_states), np.concatenate(expert.recurrent_classes))
     impossible = (visited if known is None else visited & known)[source]
     impossible &= _entries(possible, source, s.indices) <= 0

@@ -51,7 +51,7 @@ from diffbisim.learning.imitate.result import ImitationResult
 from diffbisim.learning.imitate.updates import PolicyRun, PolicyUpdate, make_update
 from diffbisim.learning.optimize.checkpoint import RunCheckpoint, Session
 from diffbisim.learning.optimize.loop import Callback, LoopOptions, LoopRun
-from diffbisim.problems.questions import Question
+from diffbisim.problems import Criterion, criterion_of
 from diffbisim.processes.chain import MarkovChain, Transitions
 from diffbisim.processes.convert import check_lags
 from diffbisim.processes.cost import ground_cost
@@ -165,14 +165,14 @@ def imitate(
     """
     if not as_number(tol) > 0 or not as_number(max_iterations) >= 1:
         raise InvalidArgument(f"tol is {tol!r} and max_iterations is {max_iterations!r}; both must be positive")
-    question = Question(criterion, horizon, weights, terminal)
-    check_discount_is_used(discount, question)
+    chosen = criterion_of(criterion, horizon, weights, terminal)
+    check_discount_is_used(discount, chosen)
     if simplest and not (is_env(mdp) and has_numbers(mdp)):
-        expert = _data_for_simplest(expert, policy, question)
+        expert = _data_for_simplest(expert, policy, chosen)
     watch = LoopOptions(max_iterations, callback, progress, checkpoint, every)
     asked = Request(
-        expert, cost, check_discount(discount) if question.is_usual else discount, make_update(update), tol, solver,
-        attainable, as_generator(rng), policy, features, question,
+        expert, cost, check_discount(discount) if chosen.is_default else discount, make_update(update), tol, solver,
+        attainable, as_generator(rng), policy, features, chosen,
     )  # fmt: skip
     if is_env(mdp) and has_numbers(mdp):
         given = {"cost": cost, "criterion": criterion, "horizon": horizon, "weights": weights, "terminal": terminal,
@@ -187,7 +187,7 @@ def imitate(
             raise InvalidArgument("sampling is given, but mdp is a known MDP, which is not sampled; leave sampling out")
         found = in_mdp(mdp, asked, watch)
     elif is_env(mdp):
-        refuse_for_sampled(question)
+        refuse_for_sampled(chosen)
         found = in_environment(mdp, asked, watch, sampling or Sampling())
     else:
         raise InvalidArgument(
@@ -211,12 +211,12 @@ class Request:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     policy: Any = None
     features: Any = None
-    question: Question = DISCOUNTED
+    criterion: Criterion = DISCOUNTED
 
     def task(self, mdp: MDP) -> ImitationTask:
         """Return the task, with the expert as a chain and the cost as a table."""
         x = expert_chain(self.expert, mdp, self.shared)
-        return ImitationTask(x, mdp, learner_cost(self.cost, x, mdp), self.discount, self.question)
+        return ImitationTask(x, mdp, learner_cost(self.cost, x, mdp), self.discount, self.criterion)
 
     @property
     def shared(self) -> bool:
@@ -233,8 +233,8 @@ class Request:
 
     def facts(self, **more: Any) -> dict[str, Any]:
         """Return everything that identifies this run."""
-        own = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "question"}
-        return own | self.question.facts() | more
+        own = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "criterion"}
+        return own | self.criterion.facts() | more
 
 
 def finished(run: LoopRun, status: Status) -> ImitationResult:
@@ -254,8 +254,8 @@ def in_mdp(mdp: MDP, asked: Request, watch: LoopOptions) -> ImitationResult:
     task, learner = asked.task(mdp), asked.learner(mdp)
     check_lags((task.expert, mdp), ("expert", "mdp"))
     if asked.shared and task.expert.n_states == mdp.n_states:
-        warn_if_elsewhere(task.expert, mdp, asked.question)
-        warn_if_impossible(task.expert, mdp, asked.question)
+        warn_if_elsewhere(task.expert, mdp, asked.criterion)
+        warn_if_impossible(task.expert, mdp, asked.criterion)
 
     def facts() -> dict[str, Any]:
         return asked.facts(mdp=mdp, expert=task.expert, cost=task.cost)
@@ -285,20 +285,19 @@ def in_environment(env: Any, asked: Request, watch: LoopOptions, sampling: Sampl
             session.write(lambda: {**rounds.state(), "run": None})
         task = asked.task(model.mdp())
         if asked.shared and task.expert.n_states == model.n_states:
-            warn_if_impossible(task.expert, task.mdp, asked.question, model.known(sampling.enough))
+            warn_if_impossible(task.expert, task.mdp, asked.criterion, model.known(sampling.enough))
         run = asked.run(task, learner)
         return finished(run, watch.run(run, session, kept and kept["run"], rounds.state()))
 
 
-def refuse_for_sampled(question: Question) -> None:
+def refuse_for_sampled(criterion: Criterion) -> None:
     """Raise if another distance than the discounted one is requested where transitions are sampled."""
-    for name in question.facts():
-        value, usual = getattr(question, name), getattr(DISCOUNTED, name)
-        if value is not usual and (name != "criterion" or value != usual):
-            raise InvalidArgument(
-                f"{name} is given, but mdp is an environment, for which only the discounted distance is available; "
-                f"leave {name} out, or pass its MDP, environments.from_env(env), or an MDP estimated from transitions"
-            )
+    if not criterion.is_default:
+        name = next(iter(criterion.options), "criterion")
+        raise InvalidArgument(
+            f"{name} is given, but mdp is an environment, for which only the discounted distance is available; "
+            f"leave {name} out, or pass its MDP, environments.from_env(env), or an MDP estimated from transitions"
+        )
 
 
 def refuse_for_box(given: Mapping[str, Any]) -> None:
@@ -414,9 +413,9 @@ def _box_facts(env: Any) -> list[Any]:
     return [type(inner), named, str(env.observation_space), str(env.action_space)]
 
 
-def _data_for_simplest(expert: Any, policy: Any, question: Question) -> Transitions:
+def _data_for_simplest(expert: Any, policy: Any, criterion: Criterion) -> Transitions:
     """Return the observations that ``simplest=True`` needs, or raise."""
-    if question.criterion == "total":
+    if criterion.kind.may_be_infinite:
         raise InvalidArgument(
             "simplest=True is not available for the total criterion, because the total cost of a deterministic policy "
             "may be infinite; leave simplest out"

@@ -25,20 +25,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from diffbisim.common.arrays import lazy
 from diffbisim.common.checks import Floats
 from diffbisim.distances.chains import make_solver, solve
 from diffbisim.learning.imitate.learner import Learner, PolicyEvaluation, TabularLearner
 from diffbisim.learning.imitate.result import reward_and_visits
 from diffbisim.learning.imitate.simple import simple_policies
-from diffbisim.problems.problem import Problem, lazy
-from diffbisim.problems.questions import Question
+from diffbisim.problems import Criterion, Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.mdp import MDP
 from diffbisim.processes.planning import action_values
 from diffbisim.results.base import DistanceResult, Status
 from diffbisim.solvers import Exact
 
-DISCOUNTED = Question()
+DISCOUNTED = Criterion()
 
 #: Problems with more pairs than this are solved only for reachable pairs, and with a larger gap.
 LARGE = 20_000
@@ -58,14 +58,14 @@ class ImitationTask:
     mdp: MDP
     cost: Floats  # (expert states, MDP states)
     discount: float
-    question: Question = DISCOUNTED
+    criterion: Criterion = DISCOUNTED
 
     def problem(self, policy: Floats) -> Any:
         """Return the distance problem for the chain of a policy (n, n_actions)."""
         y = self.mdp._chain(policy)
-        if self.question.is_usual:
-            return Problem(self.expert, y, self.cost, self.discount)
-        return self.question.problem(self.expert, y, self.cost, self.discount)
+        if self.criterion.is_default:
+            return Discounted(self.expert, y, self.cost, self.discount)
+        return self.criterion.problem(self.expert, y, self.cost, self.discount)
 
 
 class BestPolicy(NamedTuple):
@@ -123,7 +123,7 @@ class PolicyObjective:
         return self.solver or self._exact(problem, self.last, self._is_large(problem))
 
     def _is_large(self, problem: Any) -> bool:
-        return self.solver is None and self.task.question.is_usual and problem.cost.size > LARGE
+        return self.solver is None and self.task.criterion.is_default and problem.cost.size > LARGE
 
     def _exact(self, problem: Any, near: DistanceResult | None, rough: bool) -> Exact:
         scale = problem.scale or 1.0

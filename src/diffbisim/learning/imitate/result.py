@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from diffbisim.common.arrays import lazy
 from diffbisim.common.checks import Floats, dense, policy_table
 from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.common.names import Labels
 from diffbisim.io.arrays import part, prefixed
 from diffbisim.io.npz import chain_arrays, chain_from_arrays, label_array, labels_from_array
-from diffbisim.problems.horizon import HorizonResult
-from diffbisim.problems.problem import lazy
+from diffbisim.problems import Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.mdp import MDP
 from diffbisim.results.base import DistanceResult, HasStatus, Status
+from diffbisim.results.horizon import HorizonResult
 from diffbisim.results.saving import outcome_of, read_built, write_built
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def reward_and_visits(distance: DistanceResult, everywhere: bool = True) -> tupl
     If not `everywhere`, and for distances other than the discounted one, only possible transitions get a reward; r is
     zero elsewhere, and for states that are never visited.
     """
-    if distance.problem.criterion == "discounted" and everywhere:
+    if isinstance(distance.problem, Discounted) and everywhere:
         return distance.implicit_reward(), distance.occupancy.sum(axis=0)
     if isinstance(distance, HorizonResult):
         visits = sum(distance.occupancy_at(t).sum(axis=0) for t in range(distance.n_steps))

@@ -262,7 +262,7 @@ class BestResponse(PolicyUpdate):
 
 def _only_discounted(run: PolicyRun, name: str) -> None:
     """Raise unless the distance is the discounted one."""
-    if not run.objective.task.question.is_usual:
+    if not run.objective.task.criterion.is_default:
         raise InvalidArgument(
             f'update "{name}" supports only the discounted distance; use "natural" or "gradient" instead'
         )

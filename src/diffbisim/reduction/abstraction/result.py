@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diffbisim.common.arrays import lazy
 from diffbisim.common.checks import Floats, Integers, check_discount, dense, freeze, policy_table
 from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import entry, is_count, is_number, json_array, numbers, part, prefixed, read_json
 from diffbisim.io.files import replacing
 from diffbisim.io.npz import mdp_arrays, mdp_from_arrays
-from diffbisim.problems.problem import lazy
 from diffbisim.processes.lumping import by_first_appearance
 from diffbisim.processes.mdp import MDP
 from diffbisim.processes.planning import Values, action_rewards, optimal_values, policy_values

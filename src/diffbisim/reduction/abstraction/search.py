@@ -38,6 +38,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from diffbisim.common.arrays import lazy
 from diffbisim.common.checks import (
     Floats,
     Integers,
@@ -52,7 +53,6 @@ from diffbisim.common.checks import (
 from diffbisim.common.errors import InvalidArgument, quietly
 from diffbisim.common.progress import Progress, tracking
 from diffbisim.distances.chains import distance
-from diffbisim.problems.problem import lazy
 from diffbisim.processes.chain import Transitions
 from diffbisim.processes.convert import as_process
 from diffbisim.processes.lumping import by_first_appearance, lump

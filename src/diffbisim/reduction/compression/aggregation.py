@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.checks import Integers, check_count, check_discount, check_tol, finite_numbers
 from diffbisim.common.errors import InvalidArgument, warn
 from diffbisim.common.names import Labels
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.convert import as_process
 from diffbisim.processes.cost import ground_cost
@@ -124,7 +125,7 @@ def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels
     if small.rewards is not None and X.rewards is not None:
         paid = small.rewards.reshape(k, *X.rewards.shape[1:])
     Y = MarkovChain(small.transition, initial=small.initial, rewards=paid, labels=names, lag=X.lag)
-    problem = Problem.make(X, Y, "reward" if learned else ground_cost(seen, X, Y), how.discount)
+    problem = Discounted.make(X, Y, "reward" if learned else ground_cost(seen, X, Y), how.discount)
     found = CompressResult(Y, Exact(tol=how.tol).solve(problem), (), model, how.lag, classes, residual)
     if found.remark:
         warn(found.remark, UserWarning)

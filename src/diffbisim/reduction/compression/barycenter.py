@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.checks import Integers
 from diffbisim.common.stopping import engine_run
-from diffbisim.problems.problem import Array
 from diffbisim.processes.stochastic import Successors
 
 #: Edges with at most this fraction of the mass of their row are dropped: less than the rounding error of its sum.

@@ -29,9 +29,9 @@ from contextlib import suppress
 
 import numpy as np
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.checks import Integers, dense
 from diffbisim.common.errors import DiffbisimError
-from diffbisim.problems.problem import Array
 from diffbisim.reduction.compression.kinetics import DIRECT, kinetic_model, metastable_sets
 from diffbisim.reduction.compression.starts import (
     LOOSE,

@@ -39,8 +39,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.checks import Integers
-from diffbisim.problems.problem import Array
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.stochastic import Successors
 from diffbisim.reduction.compression.starts import SmallModel, Target, averaged, median

@@ -38,9 +38,9 @@ import numpy as np
 import scipy.linalg
 from scipy import sparse
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.checks import Integers, dense
 from diffbisim.common.errors import InvalidArgument, InvalidChain
-from diffbisim.problems.problem import Array
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.stochastic import submatrix
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim.common.arrays import Array, lazy
 from diffbisim.io.arrays import entry, is_count, is_number, numbers, prefixed
 from diffbisim.io.npz import chain_arrays
-from diffbisim.problems.problem import Array, lazy
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.lumping import lump
 from diffbisim.reduction.compression.kinetics import implied_timescales, slowest_timescale

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.checks import (
     check_callback,
     check_choice,
@@ -51,7 +52,8 @@ from diffbisim.common.errors import InvalidArgument, InvalidChain, quietly, warn
 from diffbisim.common.parallel import Executor, as_done
 from diffbisim.common.progress import Progress, tracking
 from diffbisim.learning.optimize.checkpoint import RunCheckpoint, stored
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.problems.base import ChainProblem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain, Transitions, Unseen
 from diffbisim.processes.convert import as_process, check_lags
 from diffbisim.processes.cost import feature_cost, ground_cost, reward_cost
@@ -303,7 +305,7 @@ def _compress(shared: "SharedTarget", n_states: int, discount: float, options: O
     if small.rewards is not None and X.rewards is not None:
         paid = small.rewards.reshape(k, *X.rewards.shape[1:])
     Y = MarkovChain(small.transition, initial=small.initial, rewards=paid, lag=X.lag)
-    problem = Problem.make(X, Y, "reward" if learned else cost, discount)
+    problem = Discounted.make(X, Y, "reward" if learned else cost, discount)
     classes = None if options.model == "nearest" or small.labels is None else small.labels[labels]
     certified = _certified(problem, best.table[labels], options.tol, clock)
     found = CompressResult(Y, certified, history, options.model, options.lag, classes)
@@ -350,7 +352,7 @@ class Clock:
         return max(0.0, self.end(share) - time.monotonic())
 
 
-def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> DistanceResult:
+def _certified(problem: ChainProblem, table: Array, tol: float, clock: Clock) -> DistanceResult:
     """Certify the distance, starting from the final table of the search; one sweep suffices if that was exact."""
     from diffbisim.solvers.exact.solver import solve
 

@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.checks import Integers
 from diffbisim.learning.optimize.checkpoint import stored
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.cost import feature_cost, reward_cost
 from diffbisim.results.base import DistanceResult
@@ -107,7 +108,7 @@ class Target:
         table = self.cost
         if self.rewards is not None:
             table = (reward_cost if self.rewards.ndim == 1 else feature_cost)(self.rewards, model.rewards)
-        problem = Problem.make(self.chain, Y, table, self.discount)
+        problem = Discounted.make(self.chain, Y, table, self.discount)
         return Exact(tol=max(tol, self.tol), threads=1).solve(problem, warm=warm, callback=callback)
 
 
@@ -139,7 +140,7 @@ def _metric(X: MarkovChain, Y: MarkovChain, cost: Array, discount: float, second
     """Return the bisimulation metric between all states of two chains."""
     tol = TIGHT if cost.size <= FEW else LOOSE
     solver = Exact(tol=tol, threads=1, time_limit=None if seconds == np.inf else seconds)
-    return solver.solve(Problem.make(X, Y, cost, discount)).values
+    return solver.solve(Discounted.make(X, Y, cost, discount)).values
 
 
 def _difference(a: Array, b: Array) -> Array:

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.checks import Integers
 from diffbisim.common.errors import DiffbisimError
-from diffbisim.problems.problem import Array
 from diffbisim.processes.cost import feature_cost
 from diffbisim.reduction.compression.candidates import (
     FEWER,

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import __version__
+from diffbisim.problems.horizon import FiniteHorizon
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.common.checks import Floats
 from diffbisim.results.contributions import Contributions
@@ -132,7 +133,7 @@ def _of_chains(d: Any) -> DistanceResult:
             f"result is a {type(d).__name__}, which does not compare two Markov chains; compare the chains of two "
             "policies (mdp.induced_chain), or of one step"
         )
-    if d.problem.criterion == "horizon":
+    if isinstance(d.problem, FiniteHorizon):
         raise InvalidArgument("the page does not support finite horizons; omit horizon and weights")
     return d  # type: ignore[no-any-return]
 

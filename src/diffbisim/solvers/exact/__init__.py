@@ -23,19 +23,19 @@ from typing import Any, ClassVar, cast
 
 from diffbisim.common.checks import check_flag, check_seconds
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.problems.problem import Problem
+from diffbisim.problems import Average, Discounted, FiniteHorizon, Game, Problem, Total
 from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback, check_options
 
 __all__ = ["Exact"]
 
-#: The module for each criterion; each has ``solve(problem, options, warm, callback)``.
-MODULES = {
-    "discounted": "solver",
-    "average": "average",
-    "total": "total",
-    "horizon": "horizon",
-    "actions": "games",
+#: The module that solves each problem; it has ``solve(problem, options, warm, callback)``.
+METHODS: dict[type[Problem], str] = {
+    Discounted: "solver",
+    Average: "average",
+    Total: "total",
+    FiniteHorizon: "horizon",
+    Game: "games",
 }
 
 
@@ -80,7 +80,7 @@ class Exact:
     name: ClassVar[str] = "exact"
     samples: ClassVar[bool] = False
     tracks: ClassVar[bool] = True
-    criteria: ClassVar[tuple[str, ...]] = tuple(MODULES)
+    solves: ClassVar[tuple[type[Problem], ...]] = tuple(METHODS)
 
     def __post_init__(self) -> None:
         check_options(self, "tol", "max_iterations", "threads")
@@ -88,19 +88,20 @@ class Exact:
         check_seconds(self.time_limit)
 
     def solve(
-        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+        self, problem: Any, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """Solve to the certified gap, starting from a previous result if given; stops if ``callback(row)`` is true."""
+        discounted = isinstance(problem, Discounted)
         for option in ("cluster", "checkpoint", "store"):
-            if getattr(self, option) is not None and problem.criterion != "discounted":
+            if getattr(self, option) is not None and not discounted:
                 raise InvalidArgument(
                     f"{option} is for the discounted criterion, not for {problem.criterion!r}; leave it out"
                 )
-        if problem.criterion == "discounted" and callback is None and self._is_plain():
+        if discounted and callback is None and self._is_plain():
             small = import_module(f"{__name__}.small")
             if small.is_small(problem) and (found := small.solve(problem, self, warm)) is not None:
                 return cast(DistanceResult, found)
-        name = MODULES[problem.criterion] if self.cluster is None else "cluster"
+        name = METHODS[type(problem)] if self.cluster is None else "cluster"
         result: DistanceResult = import_module(f"{__name__}.{name}").solve(problem, self, warm, callback)
         return result
 

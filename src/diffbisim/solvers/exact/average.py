@@ -37,10 +37,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
+from diffbisim.common.arrays import Array, frozen, lazy
 from diffbisim.common.errors import InvalidArgument
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.problem import Array, AverageProblem, Coupling, StartCoupling, frozen, lazy
+from diffbisim.problems.average import Average
 from diffbisim.results.base import DistanceResult, check_warm
+from diffbisim.results.coupling import Coupling, StartCoupling
 from diffbisim.solvers.base import Callback, Check, SolverRun, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing, hide_others, restore_trees
@@ -67,7 +69,7 @@ LEFT = 1e-10
 
 
 def solve(
-    problem: AverageProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
+    problem: Average, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
     """Take Newton's steps to the certified gap, starting from a previous result if given."""
     run = AverageCost(problem, options, warm)
@@ -84,7 +86,7 @@ class Split(NamedTuple):
     recurrent: tuple[Mask, Mask]  # states of X and of Y
 
     @classmethod
-    def of(cls, problem: AverageProblem, reachable: bool) -> "Split":
+    def of(cls, problem: Average, reachable: bool) -> "Split":
         """Split all pairs, or those that the starts can reach."""
         x, y = Recurrence.of(problem.x), Recurrence.of(problem.y)
         label = pair_classes(x, y)
@@ -95,7 +97,7 @@ class Split(NamedTuple):
         recurrent = x.recurrent, y.recurrent
         return cls(ALL if everything else closed, number.reshape(-1), classes.size, transient, recurrent)
 
-    def items(self, problem: AverageProblem) -> tuple[Items, Items | None]:
+    def items(self, problem: Average) -> tuple[Items, Items | None]:
         """Return the transports of closed classes, and of transient pairs if there are any."""
         items = pair_items(problem, False)
         others = items._replace(listed=self.transient) if self.transient.size else None
@@ -108,7 +110,7 @@ class AverageCost(SolverRun):
     `low` and `high` (classes,) are certified bounds on the gains, in units of the largest cost.
     """
 
-    def __init__(self, problem: AverageProblem, options: Exact, warm: DistanceResult | None = None) -> None:
+    def __init__(self, problem: Average, options: Exact, warm: DistanceResult | None = None) -> None:
         self.problem = problem
         if warm is not None:
             check_warm(warm, problem.shape)
@@ -130,7 +132,7 @@ class AverageCost(SolverRun):
         problem, pairs = self.problem, self.split.transient
         self.transient = Equation(transports, np.zeros(pairs.size), self.g, True, problem.blur)
         self.leaving = Leaving.of(problem, self.split.recurrent, pairs)
-        if warm is not None and isinstance(warm.problem, AverageProblem):
+        if warm is not None and isinstance(warm.problem, Average):
             table = warm.values.ravel()[pairs] / (problem.scale or 1.0)
             self.g[pairs] = np.where(np.isfinite(table), table, 0.0)
 
@@ -241,10 +243,10 @@ class AverageCoupling(Coupling):
     closed class and no transient pair; otherwise mass that enters there could change the classes.
     """
 
-    problem: AverageProblem
+    problem: Average
 
     def __init__(
-        self, problem: AverageProblem, split: Split, solved: SolvedClasses, W: Array, g: Array, start: StartTransport
+        self, problem: Average, split: Split, solved: SolvedClasses, W: Array, g: Array, start: StartTransport
     ) -> None:
         self.problem, self.split, self.solved, self.W, self.g, self._start = problem, split, solved, W, g, start
         self.everything = split.closed.size + split.transient.size in (0, problem.cost.size)
@@ -256,7 +258,7 @@ class AverageCoupling(Coupling):
             self._transient = ExactCoupling(problem, solved.transient, g, start, 0.0)
 
     @classmethod
-    def of_tables(cls, problem: AverageProblem, W: Array, values: Array) -> Self:
+    def of_tables(cls, problem: Average, W: Array, values: Array) -> Self:
         """Return the optimal trees for given tables of bias and gains (one sweep); NaN marks unreachable pairs."""
         split = Split.of(problem, bool(np.isnan(values).any()))
         items, transient = split.items(problem)
@@ -389,7 +391,7 @@ class AverageCoupling(Coupling):
         return arrays
 
     @classmethod
-    def restore(cls, problem: AverageProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def restore(cls, problem: Average, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild from the arrays of :meth:`state`; the list of pairs follows from the problem."""
         numbers(arrays, "W", (problem.cost.size,), most=1e300)
         numbers(arrays, "g", (problem.cost.size,), least=0.0, most=1.0)

@@ -32,10 +32,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from diffbisim import _engine
+from diffbisim.common.arrays import Array, lazy
 from diffbisim.common.checks import freeze
 from diffbisim.common.errors import DiffbisimError, InvalidArgument
 from diffbisim.common.parallel import DEATHS, WATCH, Stop, broadcast, dask_client, is_lost, split
-from diffbisim.problems.problem import Array, Problem, lazy
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.stochastic import Successors
 from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback, finish
@@ -56,7 +57,7 @@ NO_PLANS = Plans(*(np.empty(0, np.int64) for _ in Plans._fields))
 
 
 def solve(
-    problem: Problem, options: "Exact", warm: DistanceResult | None = None, callback: Callback | None = None
+    problem: ChainProblem, options: "Exact", warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
     """Policy iteration to the certified gap on the workers of ``options.cluster``."""
     if options.reachable:
@@ -76,7 +77,12 @@ class OnCluster(PolicyIteration):
     transports: "Blocks"
 
     def __init__(
-        self, problem: Problem, options: "Exact", warm: DistanceResult | None, client: Any, file: TableCheckpoint | None
+        self,
+        problem: ChainProblem,
+        options: "Exact",
+        warm: DistanceResult | None,
+        client: Any,
+        file: TableCheckpoint | None,
     ) -> None:
         self.client = client
         super().__init__(problem, options, warm, file=file)
@@ -95,7 +101,7 @@ class ClusterCoupling(ExactCoupling):
     """The table and the coupling of the starts; the trees of all pairs are computed here, by one sweep, on request."""
 
     def __init__(
-        self, problem: Problem, transports: Transports | None, U: Array, start: StartTransport, gap: float
+        self, problem: ChainProblem, transports: Transports | None, U: Array, start: StartTransport, gap: float
     ) -> None:
         self.problem, self.U, self._start, self.gap = problem, U, start, gap
         self.complete, self.sweeps = True, 0

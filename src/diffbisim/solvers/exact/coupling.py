@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
+from diffbisim.common.arrays import Array, frozen, lazy
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.common.stopping import engine_run
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.problem import Array, Coupling, Problem, StartCoupling, frozen, lazy
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.stochastic import Successors
 from diffbisim.results.base import HistoryRow
+from diffbisim.results.coupling import Coupling, StartCoupling
 from diffbisim.solvers.base import MARGINALS, Arrays
 from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain, rounding
 from diffbisim.solvers.exact.simplex import Tree
@@ -52,7 +54,7 @@ class Bounds(NamedTuple):
 class StartTransport:
     """The transport between the two start distributions, solved again for every table."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ChainProblem) -> None:
         self.problem = problem
         self.rows, self.cols = np.flatnonzero(problem.x.initial), np.flatnonzero(problem.y.initial)
         self.cells = self.rows[:, None] * problem.shape[1] + self.cols
@@ -128,12 +130,14 @@ class ExactCoupling(Coupling):
     #: The engine's solution of a small problem, from which table and trees are read when they are needed.
     small: Any = None
 
-    def __init__(self, problem: Problem, transports: Transports, U: Array, start: StartTransport, gap: float) -> None:
+    def __init__(
+        self, problem: ChainProblem, transports: Transports, U: Array, start: StartTransport, gap: float
+    ) -> None:
         self.problem, self.transports, self.U, self._start, self.gap = problem, transports, U, start, gap
         self.complete, self.sweeps = not transports.items.listed.size, 0
 
     @classmethod
-    def of_small(cls, problem: Problem, small: Any, options: Any) -> Self:
+    def of_small(cls, problem: ChainProblem, small: Any, options: Any) -> Self:
         """The coupling of a small problem that the engine has solved (small.py)."""
         coupling = cls.__new__(cls)
         coupling.__dict__.update(
@@ -182,7 +186,7 @@ class ExactCoupling(Coupling):
         return {**self.__dict__, **kept, "small": None}
 
     @classmethod
-    def of_table(cls, problem: Problem, values: Array) -> Self:
+    def of_table(cls, problem: ChainProblem, values: Array) -> Self:
         """The optimal trees for a given table (one sweep); NaN marks unreachable pairs."""
         transports = begin(problem, bool(np.isnan(values).any()), None, None)
         U, start = first_table(problem, values), StartTransport(problem)
@@ -198,7 +202,7 @@ class ExactCoupling(Coupling):
         }  # fmt: skip
 
     @classmethod
-    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def restore(cls, problem: ChainProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """The inverse of :meth:`state`. The list of pairs follows from the problem, and the file must agree with it."""
         n_x, n_y = problem.shape
         numbers(arrays, "U", (n_x * n_y,))

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim._compile import njit, uncounted
+from diffbisim.common.arrays import Array, available_threads
 from diffbisim.common.parallel import (
     CHUNK,
     WORK_BETWEEN_CHECKS,
@@ -35,7 +36,6 @@ from diffbisim.common.parallel import (
     run_abandonable,
     split,
 )
-from diffbisim.problems.problem import Array, available_threads
 from diffbisim.solvers import krylov
 from diffbisim.solvers.exact.transports import NO_NUMBERS, Transports, first_edge
 from diffbisim.solvers.krylov import Operator, bicgstab, sweep

@@ -46,12 +46,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
+from diffbisim.common.arrays import Array, frozen, lazy
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.common.stopping import engine_run
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.games import ActionProblem, MDPResult
-from diffbisim.problems.problem import Array, Coupling, StartCoupling, frozen, lazy
+from diffbisim.problems.game import Game
 from diffbisim.results.base import DistanceResult, check_warm
+from diffbisim.results.coupling import Coupling, StartCoupling
+from diffbisim.results.game import MDPResult
 from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import (
@@ -93,7 +95,7 @@ ROUNDS = 50
 
 
 def solve(
-    problem: ActionProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
+    problem: Game, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> MDPResult:
     """Strategy iteration to the certified gap, from a previous result if given."""
     run = StrategyIteration(problem, options, warm)
@@ -148,7 +150,7 @@ class StrategyIteration(Discounted):
     entries at the pairs that are solved, and a zero for the diagonal.
     """
 
-    def __init__(self, problem: ActionProblem, options: Exact, warm: DistanceResult | None = None) -> None:
+    def __init__(self, problem: Game, options: Exact, warm: DistanceResult | None = None) -> None:
         self.problem, self.discount, self.tol = problem, problem.discount, options.tol
         if warm is not None:
             check_warm(warm, problem.shape)
@@ -297,7 +299,7 @@ def is_hollow(U: Array, shape: tuple[int, int]) -> bool:
     return shape[0] == shape[1] and not U[:: shape[1] + 1].any()
 
 
-def make_rules(problem: ActionProblem, listed: Integers, scale: float, U: Array) -> GameRules:
+def make_rules(problem: Game, listed: Integers, scale: float, U: Array) -> GameRules:
     """Costs and lines at the listed pairs, for iterations from the table U."""
     cost = problem.cost.reshape(len(problem.choices), -1)[:, listed].T / scale
     lines = np.concatenate([[0], np.cumsum([len(line) for line in problem.lines])]).astype(np.int64)
@@ -305,7 +307,7 @@ def make_rules(problem: ActionProblem, listed: Integers, scale: float, U: Array)
     return GameRules(base.ravel(), lines, members, problem.discount, is_hollow(U, problem.shape))
 
 
-def first_table(problem: ActionProblem, values: Array | None) -> Array:
+def first_table(problem: Game, values: Array | None) -> Array:
     """The scaled table to start from, flat: the game for the costs of one step, or a clipped previous result."""
     scale = problem.scale or 1.0
     cost = np.maximum.reduce([problem.cost[line].min(axis=0) for line in problem.lines]).ravel() / scale
@@ -332,7 +334,7 @@ class SolvedPairs(NamedTuple):
         return int(self.listed.size)
 
 
-def make_pairs(problem: ActionProblem, reachable: bool) -> SolvedPairs:
+def make_pairs(problem: Game, reachable: bool) -> SolvedPairs:
     """All pairs, or those that some actions and couplings can reach from the starts; folded if possible."""
     (n_x, n_y), complete = problem.shape, not reachable
     inside = np.ones(n_x * n_y, bool) if complete else _within_reach(problem)
@@ -351,14 +353,14 @@ def make_pairs(problem: ActionProblem, reachable: bool) -> SolvedPairs:
     return SolvedPairs(listed, numbers, folded, complete)
 
 
-def _within_reach(problem: ActionProblem) -> NDArray[np.bool_]:
+def _within_reach(problem: Game) -> NDArray[np.bool_]:
     seen = np.zeros(problem.shape[0] * problem.shape[1], np.bool_)
     successors = PairSuccessors(problem.x._stacked, problem.y._stacked, problem.shape, problem.choices)
     reached(successors, seen, first_pairs(problem))
     return seen
 
 
-def make_items(problem: ActionProblem, listed: Integers) -> Items:
+def make_items(problem: Game, listed: Integers) -> Items:
     """One item for every choice at every listed pair; the choices of a pair are consecutive."""
     n_x, n_y = problem.shape
     keys = sort_keys(problem.cost.mean(axis=0) / (problem.scale or 1.0))
@@ -368,7 +370,7 @@ def make_items(problem: ActionProblem, listed: Integers) -> Items:
 
 
 def begin(
-    problem: ActionProblem, reachable: bool, threads: int | None = None, known: Transports | None = None
+    problem: Game, reachable: bool, threads: int | None = None, known: Transports | None = None
 ) -> tuple[SolvedPairs, Transports]:
     """The pairs of a problem and their transports, with copies of ``known`` trees if those fit."""
     pairs = make_pairs(problem, reachable)
@@ -385,10 +387,10 @@ class GameCoupling(Coupling):
     ``line`` and ``chosen (N,)`` are the adversary's line and the item of every listed pair.
     """
 
-    problem: ActionProblem  # type: ignore[assignment]
+    problem: Game  # type: ignore[assignment]
 
     def __init__(
-        self, problem: ActionProblem, pairs: SolvedPairs, transports: Transports, U: Array,
+        self, problem: Game, pairs: SolvedPairs, transports: Transports, U: Array,
         moves: tuple[Integers, Integers], start: StartTransport, half: float,
     ) -> None:  # fmt: skip
         self.problem, self.pairs, self.transports, self.U = problem, pairs, transports, U
@@ -557,9 +559,9 @@ class GameCoupling(Coupling):
             by_x, by_y = by_x + more_x, by_y + more_y
         return problem.scale * by_x, problem.scale * by_y
 
-    def solve_like(self, problem: ActionProblem) -> MDPResult:
+    def solve_like(self, problem: Game) -> MDPResult:
         """Solve another problem with the same solver."""
-        result: Any = Exact(threads=self.transports.threads).solve(problem)  # type: ignore[arg-type]
+        result: Any = Exact(threads=self.transports.threads).solve(problem)
         return result  # type: ignore[no-any-return]
 
     # --- files ----------------------------------------------------------------------------------------------------
@@ -573,7 +575,7 @@ class GameCoupling(Coupling):
         }  # fmt: skip
 
     @classmethod
-    def restore(cls, problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def restore(cls, problem: Game, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """The inverse of :meth:`state`. The list of pairs follows from the problem, and the file must agree with it."""
         pairs, transports = check_game(problem, arrays)
         start = StartTransport.restore(problem, arrays)
@@ -589,7 +591,7 @@ class GameCoupling(Coupling):
         if self.transports.cells > cells:
             return None
         again: Any = Exact(tol=1e-9, max_iterations=30, reachable=not self.complete, threads=1).solve(
-            self.problem,  # type: ignore[arg-type]
+            self.problem,
             warm=result,
         )
         apart = (again.values_upper < result.values_lower) | (again.values_lower > result.values_upper)
@@ -601,7 +603,7 @@ class GameCoupling(Coupling):
         return again  # type: ignore[no-any-return]
 
 
-def check_game(problem: ActionProblem, arrays: Mapping[str, NDArray[Any]]) -> tuple[SolvedPairs, Transports]:
+def check_game(problem: Game, arrays: Mapping[str, NDArray[Any]]) -> tuple[SolvedPairs, Transports]:
     """Check table, pairs, moves and trees from a file before any of them is used as an index."""
     n_x, n_y = problem.shape
     numbers(arrays, "U", (n_x * n_y,))

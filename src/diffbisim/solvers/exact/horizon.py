@@ -30,12 +30,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim.common.arrays import Array, available_threads, frozen, lazy
 from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.common.stopping import TimeUp, until
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.horizon import HorizonResult, TimedProblem
-from diffbisim.problems.problem import Array, Coupling, StartCoupling, available_threads, frozen, lazy
+from diffbisim.problems.horizon import FiniteHorizon
 from diffbisim.results.base import DistanceResult, HistoryRow, Status
+from diffbisim.results.coupling import Coupling, StartCoupling
+from diffbisim.results.horizon import HorizonResult
 from diffbisim.solvers.base import Callback, deadline_of
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import (
@@ -73,7 +75,7 @@ class Level(NamedTuple):
 
 
 def solve(
-    problem: TimedProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
+    problem: FiniteHorizon, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> HorizonResult:
     """Run backward induction from the last time; stops after a step if ``callback(row)`` is true."""
     deadline, status = deadline_of(options.time_limit), None
@@ -102,7 +104,7 @@ def solve(
 class BackwardInduction:
     """One solve; `time` is the earliest solved time."""
 
-    def __init__(self, problem: TimedProblem, options: Exact, warm: DistanceResult | None) -> None:
+    def __init__(self, problem: FiniteHorizon, options: Exact, warm: DistanceResult | None) -> None:
         if warm is not None and not isinstance(warm, DistanceResult):
             raise InvalidArgument(f"warm is a {type(warm).__name__}; pass the result of a previous distance")
         T, self.problem, self.threads = problem.n_steps, problem, options.threads
@@ -194,7 +196,7 @@ class BackwardInduction:
         return problem.bounded(low - problem.slack, high + problem.slack)
 
 
-def tree_bytes(problem: TimedProblem) -> int:
+def tree_bytes(problem: FiniteHorizon) -> int:
     """Return the approximate size of the trees of all steps."""
     total = 0
     for t in range(problem.n_steps):
@@ -203,7 +205,7 @@ def tree_bytes(problem: TimedProblem) -> int:
     return total
 
 
-def reachable_pairs(problem: TimedProblem) -> list[Integers]:
+def reachable_pairs(problem: FiniteHorizon) -> list[Integers]:
     """Return, for each time, the flat pairs that some bicausal coupling can reach.
 
     The independent coupling reaches every pair of states that the two processes can reach by themselves.
@@ -224,7 +226,7 @@ class HorizonCoupling(Coupling):
 
     problem: Any
 
-    def __init__(self, problem: TimedProblem, reachable: bool) -> None:
+    def __init__(self, problem: FiniteHorizon, reachable: bool) -> None:
         self.problem, self.reachable, self.complete = problem, reachable, not reachable
         self.listed = reachable_pairs(problem) if reachable else [ALL] * (problem.n_steps + 1)
         self.levels: list[Any] = [None] * (problem.n_steps + 1)
@@ -236,7 +238,7 @@ class HorizonCoupling(Coupling):
         """The earliest solved time."""
         return next(t for t, level in enumerate(self.levels) if level is not None)
 
-    def goes_on(self, problem: TimedProblem, reachable: bool) -> bool:
+    def goes_on(self, problem: FiniteHorizon, reachable: bool) -> bool:
         """Return whether these levels belong to an interrupted run of the same problem."""
         trusted = all(level is None or level.short < np.inf for level in self.levels)
         return self.first > 0 and trusted and reachable == self.reachable and self.problem.same_as(problem)
@@ -391,7 +393,7 @@ class HorizonCoupling(Coupling):
         return state
 
     @classmethod
-    def restore(cls, problem: TimedProblem, arrays: Mapping[str, NDArray[Any]]) -> "HorizonCoupling":
+    def restore(cls, problem: FiniteHorizon, arrays: Mapping[str, NDArray[Any]]) -> "HorizonCoupling":
         """Rebuild from the arrays of :meth:`state`, which are fully checked."""
         T = problem.n_steps
         coupling = cls(problem, bool(numbers(arrays, "reachable", (), np.bool_)))

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim import _engine
+from diffbisim.common.arrays import Array
 from diffbisim.common.stopping import engine_run
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
 from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports, transport_rounding
@@ -27,13 +28,13 @@ class SolvedTransports(Protocol):
     """Transports that were solved before, and their problem."""
 
     @property
-    def problem(self) -> Problem: ...
+    def problem(self) -> ChainProblem: ...
 
     @property
     def transports(self) -> Transports: ...
 
 
-def pair_items(problem: Problem, reachable: bool) -> Items:
+def pair_items(problem: ChainProblem, reachable: bool) -> Items:
     """One item for every pair of states, or for those that some coupling can reach from the starts."""
     keys = sort_keys(problem.cost / (problem.scale or 1.0))
     items = Items.of(problem.x.successors, problem.y.successors, problem.shape[1], keys)
@@ -64,7 +65,7 @@ def sort_keys(cost: Array, threads: int = 1) -> tuple[Array, Array]:
 
 
 def begin(
-    problem: Problem,
+    problem: ChainProblem,
     reachable: bool,
     threads: int | None,
     known: SolvedTransports | None,
@@ -119,7 +120,7 @@ def equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
     return a is b or np.array_equal(a, b)
 
 
-def first_table(problem: Problem, values: Array | None) -> Array:
+def first_table(problem: ChainProblem, values: Array | None) -> Array:
     """The scaled table to start from, flat: T 0 = (1-γ) c, or the ``values`` of a previous result.
 
     Both c and (1-γ) c have the same optimal plans, but if the present state matters little for the next ones, the fixed
@@ -137,7 +138,7 @@ def first_table(problem: Problem, values: Array | None) -> Array:
     return np.where(np.isnan(table), cost, np.clip(table, cost.min(), cost.max()))
 
 
-def bellman(problem: Problem, transports: Transports, U: Array, price: float) -> tuple[Array, bool]:
+def bellman(problem: ChainProblem, transports: Transports, U: Array, price: float) -> tuple[Array, bool]:
     """T U at the listed pairs, (K,), for a scaled table; and whether every transport was solved to ``price``."""
     TU, listed = np.empty(transports.size), transports.items.listed
     solved = transports.solve(U, TU, price)

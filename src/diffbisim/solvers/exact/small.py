@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim import _engine
+from diffbisim.common.arrays import Array
 from diffbisim.common.stopping import engine_run
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.stochastic import Successors
 from diffbisim.results.base import DistanceResult, HistoryRow, Status, check_warm
@@ -35,12 +36,12 @@ STATUS = (Status.CONVERGED, Status.ROUNDING, Status.ITERATIONS, Status.TIME)
 INF = float("inf")
 
 
-def is_small(problem: Problem) -> bool:
+def is_small(problem: ChainProblem) -> bool:
     """Return whether the engine solves this problem in one call."""
-    return problem.x.n_states + problem.y.n_states <= MAX_STATES
+    return sum(problem.shape) <= MAX_STATES
 
 
-def solve(problem: Problem, options: "Exact", warm: DistanceResult | None) -> DistanceResult | None:
+def solve(problem: ChainProblem, options: "Exact", warm: DistanceResult | None) -> DistanceResult | None:
     """Solve a small problem from a previous result, if given; None if it needs the general solver."""
     values = trees = None
     if warm is not None:

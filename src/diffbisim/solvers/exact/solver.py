@@ -60,10 +60,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim import _engine
+from diffbisim.common.arrays import Array, lazy
 from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.common.stopping import engine_run
 from diffbisim.io.files import replacing
-from diffbisim.problems.problem import Array, Problem, lazy
+from diffbisim.problems.base import ChainProblem
 from diffbisim.results.base import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, Check, SolverRun, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
@@ -85,7 +86,7 @@ FIRST = 1e-4
 
 
 def solve(
-    problem: Problem, options: "Exact", warm: DistanceResult | None = None, callback: Callback | None = None,
+    problem: ChainProblem, options: "Exact", warm: DistanceResult | None = None, callback: Callback | None = None,
     values: Array | None = None,
 ) -> DistanceResult:  # fmt: skip
     """Run policy iteration to the certified gap, from a previous result or a table of ``values (n_X, n_Y)``."""
@@ -102,7 +103,7 @@ class TableCheckpoint:
     previous one.
     """
 
-    def __init__(self, path: Path, problem: Problem) -> None:
+    def __init__(self, path: Path, problem: ChainProblem) -> None:
         self.path, self.shape, self.scale = path, problem.shape, problem.scale or 1.0
         digest = hashlib.sha256(repr((problem.discount, problem.shape)).encode())
         for part in (problem.cost, *problem.x.successors, *problem.y.successors):
@@ -156,7 +157,7 @@ class PolicyIteration(Discounted):
     """
 
     def __init__(
-        self, problem: Problem, options: "Exact", warm: DistanceResult | None = None, values: Array | None = None,
+        self, problem: ChainProblem, options: "Exact", warm: DistanceResult | None = None, values: Array | None = None,
         file: TableCheckpoint | None = None,
     ) -> None:  # fmt: skip
         self.file = file

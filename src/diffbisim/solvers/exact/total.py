@@ -42,9 +42,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim.common.arrays import Array, frozen, lazy
 from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.problem import Array, TotalProblem, frozen, lazy
+from diffbisim.problems.total import Total
 from diffbisim.processes.stochastic import Successors
 from diffbisim.results.base import DistanceResult, HistoryRow, check_warm
 from diffbisim.solvers import krylov
@@ -72,7 +73,7 @@ ENOUGH = 0.05
 
 
 def solve(
-    problem: TotalProblem, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
+    problem: Total, options: Exact, warm: DistanceResult | None = None, callback: Callback | None = None
 ) -> DistanceResult:
     """Run policy iteration to the certified gap, relative to the largest cost or total, whichever is larger."""
     run = TotalCost(problem, options, warm)
@@ -82,7 +83,7 @@ def solve(
 # --- the pairs -------------------------------------------------------------------------------------------------------
 
 
-def costly_pairs(problem: TotalProblem, reachable: bool) -> Integers:
+def costly_pairs(problem: Total, reachable: bool) -> Integers:
     """Return the flat pairs that are not terminal, or, if `reachable`, those that the starts reach before they end.
 
     If both chains start at a terminal pair, all nonterminal pairs are returned.
@@ -98,7 +99,7 @@ def costly_pairs(problem: TotalProblem, reachable: bool) -> Integers:
     return np.flatnonzero(~terminal)
 
 
-def check_finite(problem: TotalProblem, pairs: Integers, recurring: Mask) -> None:
+def check_finite(problem: Total, pairs: Integers, recurring: Mask) -> None:
     """Raise if the total is infinite or not unique; `recurring` (K,) marks the pairs of R."""
     n_y = problem.shape[1]
     if not recurring.any():
@@ -134,7 +135,7 @@ class Band(NamedTuple):
 class TotalCost(SolverRun):
     """One solve: the table V of pairs that are not terminal."""
 
-    def __init__(self, problem: TotalProblem, options: Exact, warm: DistanceResult | None = None) -> None:
+    def __init__(self, problem: Total, options: Exact, warm: DistanceResult | None = None) -> None:
         self.problem = problem
         if warm is not None:
             check_warm(warm, problem.shape)
@@ -252,7 +253,7 @@ def _most(off: Array, fall: Array) -> float:
     return float(np.where(off <= 0, 0.0, np.where(fall > 0, off / fall, np.inf)).max(initial=0.0)) * (1 + 4 * EPS)
 
 
-def independent_cost(problem: TotalProblem, equation: Equation, least: float) -> Array:
+def independent_cost(problem: Total, equation: Equation, least: float) -> Array:
     """Return the cost of moving independently until the end, (K,): V = c + P_X V P_Yᵀ at the listed pairs."""
     P, Q, pairs = problem.x.transition, problem.y.transition, equation.pairs
     table = np.zeros(problem.shape)
@@ -270,16 +271,14 @@ def independent_cost(problem: TotalProblem, equation: Equation, least: float) ->
 class TotalCoupling(ExactCoupling):
     """Plans, potentials and visits from optimal trees and the table V (flat, scaled, zero at terminal pairs)."""
 
-    problem: TotalProblem
+    problem: Total
 
-    def __init__(
-        self, problem: TotalProblem, transports: Transports, U: Array, start: StartTransport, gap: float
-    ) -> None:
+    def __init__(self, problem: Total, transports: Transports, U: Array, start: StartTransport, gap: float) -> None:
         super().__init__(problem, transports, U, start, gap)
         self.complete = transports.size == np.count_nonzero(~problem.terminal)
 
     @classmethod
-    def of_table(cls, problem: TotalProblem, values: Array) -> Self:  # type: ignore[override]
+    def of_table(cls, problem: Total, values: Array) -> Self:  # type: ignore[override]
         """Return the optimal trees for a given table (one sweep); NaN marks unreachable pairs."""
         pairs = costly_pairs(problem, bool(np.isnan(values).any()))
         transports = Transports(pair_items(problem, False)._replace(listed=pairs))
@@ -290,7 +289,7 @@ class TotalCoupling(ExactCoupling):
         return cls(problem, transports, V, start, 0.0)
 
     @classmethod
-    def restore(cls, problem: TotalProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:  # type: ignore[override]
+    def restore(cls, problem: Total, arrays: Mapping[str, NDArray[Any]]) -> Self:  # type: ignore[override]
         """Rebuild from the arrays of :meth:`state`; its pairs are all nonterminal ones, or the reachable ones."""
         V = numbers(arrays, "U", (problem.cost.size,), least=0.0)
         pairs = arrays.get("pair")

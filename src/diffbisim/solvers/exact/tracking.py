@@ -27,9 +27,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.errors import InvalidData
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.problems.base import ChainProblem, Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.results.base import DistanceResult, Status
 from diffbisim.solvers.base import Arrays, Callback
 from diffbisim.solvers.exact import Exact
@@ -59,7 +61,7 @@ class TrackedCoupling(ExactCoupling):
         return self
 
     @classmethod
-    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def restore(cls, problem: ChainProblem, arrays: Mapping[str, NDArray[Any]]) -> Self:
         check_tracked(problem, arrays)
         return super().restore(problem, arrays).with_occupancy(arrays["m"].reshape(problem.shape))
 
@@ -88,10 +90,10 @@ class TrackingSolver:
     tracks: ClassVar[bool] = False
     tol: ClassVar[None] = None
     threads: ClassVar[int] = 1
-    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
+    solves: ClassVar[tuple[type[Problem], ...]] = (Discounted,)
 
     def solve(
-        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+        self, problem: ChainProblem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """Take one step from the result of the last one."""
         run = TrackingSteps(problem, self.exact, warm)
@@ -143,7 +145,7 @@ def _swept(run: PolicyIteration, m: Array) -> Array:
     return np.asarray(m / m.sum())
 
 
-def _moved(problem: Problem, warm: DistanceResult | None) -> float:
+def _moved(problem: ChainProblem, warm: DistanceResult | None) -> float:
     """The amount of probability that has moved since the last step, averaged over the rows."""
     if warm is None:
         return FIRST
@@ -154,7 +156,7 @@ def _moved(problem: Problem, warm: DistanceResult | None) -> float:
     return total
 
 
-def check_tracked(problem: Problem, arrays: Arrays) -> None:
+def check_tracked(problem: ChainProblem, arrays: Arrays) -> None:
     """Check the occupancy that belongs to the trees."""
     m = numbers(arrays, "m", (problem.cost.size,), least=0.0, most=2.0)
     if abs(float(m.sum()) - 1.0) > 1e-6:

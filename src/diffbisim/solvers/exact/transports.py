@@ -23,9 +23,9 @@ from scipy import sparse
 
 from diffbisim import _engine
 from diffbisim._compile import njit
+from diffbisim.common.arrays import Array, available_threads, lazy
 from diffbisim.common.parallel import CHUNK, Stop, split
 from diffbisim.common.stopping import engine_run
-from diffbisim.problems.problem import Array, available_threads, lazy
 from diffbisim.processes.stochastic import Successors
 from diffbisim.solvers.exact.dense import Dense, solve_rows
 from diffbisim.solvers.exact.simplex import Tree

@@ -32,11 +32,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
+from diffbisim.common.arrays import Array
 from diffbisim.common.errors import ConvergenceWarning, warn
-from diffbisim.problems.problem import Array, Coupling, Problem
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.stochastic import fewest_steps, solve_linear
 from diffbisim.results.base import DistanceResult, Status
+from diffbisim.results.coupling import Coupling
 from diffbisim.solvers import krylov
 from diffbisim.solvers.exact.coupling import PRICE
 from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
@@ -259,7 +261,7 @@ def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None
     return m
 
 
-def scaled_cost(problem: Problem) -> Array:
+def scaled_cost(problem: ChainProblem) -> Array:
     """Return the cost (n_X*n_Y,), scaled to at most one."""
     return problem.cost.ravel() / (problem.scale or 1.0)
 
@@ -269,7 +271,7 @@ def known_by(coupling: Coupling) -> DistanceResult:
     return DistanceResult(coupling.problem, np.nan, np.nan, np.nan, Status.INTERRUPTED, 0, "exact", coupling)
 
 
-def first_bias(warm: Any, problem: Problem) -> Array:
+def first_bias(warm: Any, problem: ChainProblem) -> Array:
     """Return the initial scaled table: the cost, or the undiscounted table of a previous result."""
     cost = scaled_cost(problem)
     if warm is None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffbisim.common.checks import check_choice
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.base import ChainProblem, Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback, check_options
 
@@ -47,7 +48,7 @@ class LinearProgram:
     name: ClassVar[str] = "lp"
     samples: ClassVar[bool] = False
     tracks: ClassVar[bool] = False
-    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
+    solves: ClassVar[tuple[type[Problem], ...]] = (Discounted,)
     threads: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -55,7 +56,7 @@ class LinearProgram:
         check_options(self, "tol", "max_iterations", "time_limit", "max_variables")
 
     def solve(
-        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+        self, problem: ChainProblem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """Solve and certify. `warm` is checked but not used, because HiGHS in scipy has no warm start."""
         from diffbisim.solvers.lp.solver import solve

@@ -42,9 +42,10 @@ from scipy.optimize import linprog
 from scipy.sparse.csgraph import breadth_first_order
 from scipy.sparse.linalg import spsolve
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.parallel import run_abandonable
 from diffbisim.common.stopping import TimeUp
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.stochastic import Successors
 
 Mask = NDArray[np.bool_]
@@ -165,7 +166,7 @@ class Grid:
     discount: float
 
     @classmethod
-    def of(cls, problem: Problem) -> "Grid":
+    def of(cls, problem: ChainProblem) -> "Grid":
         """Build from a problem; scaling by a power of two is exact."""
         x, y, γ = problem.x, problem.y, problem.discount
         exponent = int(np.frexp(problem.scale)[1])
@@ -199,11 +200,11 @@ class Grid:
         return self.sx.indices.size, self.sy.indices.size
 
 
-def n_variables(problem: Problem) -> int:
+def n_variables(problem: ChainProblem) -> int:
     """Count the variables of the paper's program, μ, m_X, m_Y and m_0, without building it."""
     x, y = problem.x, problem.y
     starts = np.count_nonzero(x.initial) * np.count_nonzero(y.initial)
-    return x.n_transitions * y.n_transitions + 2 * x.n_states * y.n_states + int(starts)
+    return int(x.n_transitions * y.n_transitions + 2 * x.n_states * y.n_states + starts)
 
 
 # --- the programs -------------------------------------------------------------------------------------------------

@@ -45,11 +45,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim.common.arrays import Array, lazy
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, InvalidData, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.problem import Array, Coupling, Problem, StartCoupling, lazy
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.stochastic import Successors
 from diffbisim.results.base import DistanceResult, HistoryRow, Status, check_warm
+from diffbisim.results.coupling import Coupling, StartCoupling
 from diffbisim.solvers.base import MARGINALS, Callback, deadline_of
 from diffbisim.solvers.certify import lower_table
 from diffbisim.solvers.lp.program import (
@@ -101,7 +103,10 @@ class Solution:
 
 
 def solve(
-    problem: Problem, options: "LinearProgram", warm: DistanceResult | None = None, callback: Callback | None = None
+    problem: ChainProblem,
+    options: "LinearProgram",
+    warm: DistanceResult | None = None,
+    callback: Callback | None = None,
 ) -> DistanceResult:
     """Solve the paper's program and certify the result."""
     if warm is not None:
@@ -229,7 +234,7 @@ class AllPairs(NamedTuple):
 class LinearProgramCoupling(Coupling):
     """Plans, potentials and values of all pairs, from the second program where the first has no mass."""
 
-    def __init__(self, problem: Problem, grid: Grid, solution: Solution, options: "LinearProgram | None") -> None:
+    def __init__(self, problem: ChainProblem, grid: Grid, solution: Solution, options: "LinearProgram | None") -> None:
         self.problem, self.grid, self.solution, self.options = problem, grid, solution, options
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -237,7 +242,7 @@ class LinearProgramCoupling(Coupling):
         return {**arrays, "values": self.values, **self._pairs._asdict()}
 
     @classmethod
-    def restore(cls, problem: Problem, arrays: dict[str, NDArray[Any]]) -> "LinearProgramCoupling":
+    def restore(cls, problem: ChainProblem, arrays: dict[str, NDArray[Any]]) -> "LinearProgramCoupling":
         """Rebuild from the arrays of :meth:`state`, without solving again."""
         check_lp(problem, arrays)
         parts: dict[str, Any] = {f.name: arrays[f.name] for f in fields(Solution)}
@@ -313,7 +318,7 @@ def _sparse_plan(plan: Array, rows: Any, columns: Any, shape: tuple[int, int]) -
     return sparse.coo_array((plan[i, j], (rows[i], columns[j])), shape=shape)
 
 
-def check_lp(problem: Problem, arrays: dict[str, NDArray[Any]]) -> None:
+def check_lp(problem: ChainProblem, arrays: dict[str, NDArray[Any]]) -> None:
     """Check the arrays of a file: solutions of the paper's program, and plans, values and potentials of all pairs."""
     ex, ey = problem.x.successors, problem.y.successors
     n_y, plans = problem.shape[1], (ex.indices.size, ey.indices.size)

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from diffbisim.common.checks import as_number, check_choice
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.base import ChainProblem, Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback, check_options
 
@@ -58,7 +59,7 @@ class SinkhornPolicy:
     name: ClassVar[str] = "sinkhorn-policy"
     samples: ClassVar[bool] = False
     tracks: ClassVar[bool] = False
-    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
+    solves: ClassVar[tuple[type[Problem], ...]] = (Discounted,)
     policy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -74,7 +75,7 @@ class SinkhornPolicy:
             )
 
     def solve(
-        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+        self, problem: ChainProblem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """Solve to the certified gap, starting from a previous result if given; stops if ``callback(row)`` is true."""
         from diffbisim.solvers.sinkhorn.solver import solve

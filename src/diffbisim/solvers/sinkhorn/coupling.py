@@ -39,10 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim.common.arrays import Array, lazy
 from diffbisim.common.errors import ConvergenceWarning, warn
 from diffbisim.io.arrays import numbers
-from diffbisim.problems.problem import Array, Coupling, Problem, StartCoupling, lazy
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.stochastic import Successors
+from diffbisim.results.coupling import Coupling, StartCoupling
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
 from diffbisim.solvers.krylov import bicgstab, sweep
 from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator
@@ -53,12 +55,12 @@ EPS = float(np.finfo(float).eps)
 class SinkhornCoupling(Coupling):
     """Plans, potentials and occupancies from :class:`GibbsPlans` and a table `U` (flat, scaled)."""
 
-    def __init__(self, problem: Problem, plans: GibbsPlans, U: Array, epsilon: float) -> None:
+    def __init__(self, problem: ChainProblem, plans: GibbsPlans, U: Array, epsilon: float) -> None:
         self.problem, self.plans, self.U, self.epsilon = problem, plans, U, epsilon
         self.scale = problem.scale or 1.0
 
     @classmethod
-    def of_table(cls, problem: Problem, values: Array, epsilon: float) -> "SinkhornCoupling":
+    def of_table(cls, problem: ChainProblem, values: Array, epsilon: float) -> "SinkhornCoupling":
         """Return the entropic coupling of a solved table; `epsilon` > 0 is the temperature of U."""
         plans = GibbsPlans(problem.x.successors, problem.y.successors, problem.shape)
         U = values.ravel() / (problem.scale or 1.0)
@@ -71,7 +73,7 @@ class SinkhornCoupling(Coupling):
         return {**arrays, "beta": np.array(p.beta), "epsilon": np.array(self.epsilon)}
 
     @classmethod
-    def restore(cls, problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> "SinkhornCoupling":
+    def restore(cls, problem: ChainProblem, arrays: Mapping[str, NDArray[Any]]) -> "SinkhornCoupling":
         """Rebuild from the arrays of :meth:`state`: tables, potentials and temperatures."""
         (n_x, n_y), x, y = problem.shape, problem.x, problem.y
         sizes = {"U": n_x * n_y, "W": n_x * n_y, "F": n_y * x.n_transitions, "G": n_x * y.n_transitions}
@@ -136,7 +138,7 @@ class SinkhornCoupling(Coupling):
 class SharpStart:
     """The optimal coupling of the starts by the exact transport; tables are flat and scaled."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ChainProblem) -> None:
         self.exact, self.shape = StartTransport(problem), problem.shape
 
     def bounds(self, U: Array) -> tuple[float, float]:
@@ -155,7 +157,7 @@ class SharpStart:
 class SoftStart:
     """The entropic coupling of the starts at the temperature `epsilon` of U."""
 
-    def __init__(self, problem: Problem, epsilon: float) -> None:
+    def __init__(self, problem: ChainProblem, epsilon: float) -> None:
         x, y = (Successors.of(chain.initial[None, :]) for chain in (problem.x, problem.y))
         self.epsilon, self.plans = epsilon, GibbsPlans(x, y, problem.shape, threads=1)
 
@@ -174,6 +176,6 @@ class SoftStart:
         return StartCoupling(self.plans.plan(0), *self.plans.potentials(0, U, self.epsilon))
 
 
-def start_of(problem: Problem, epsilon: float) -> SharpStart | SoftStart:
+def start_of(problem: ChainProblem, epsilon: float) -> SharpStart | SoftStart:
     """Return the coupling of the starts: entropic, or exact for ε = 0."""
     return SoftStart(problem, epsilon) if epsilon else SharpStart(problem)

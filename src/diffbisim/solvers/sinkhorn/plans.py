@@ -17,8 +17,8 @@ import numpy as np
 from scipy import sparse
 
 from diffbisim import _engine
+from diffbisim.common.arrays import Array, available_threads
 from diffbisim.common.stopping import engine_run
-from diffbisim.problems.problem import Array, available_threads
 from diffbisim.processes.stochastic import Successors
 
 #: Largest total number of plan entries that are stored: a quarter of a gigabyte.

@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diffbisim.common.arrays import Array
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.problems.base import ChainProblem
 from diffbisim.results.base import DistanceResult, HistoryRow, check_warm, previous_table
 from diffbisim.solvers.base import Callback, Check, Limits, iterate
 from diffbisim.solvers.certify import distance_bounds
@@ -67,7 +68,10 @@ FEW, CADENCE, MORE_PATIENCE = 10, 5, 10
 
 
 def solve(
-    problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None, callback: Callback | None = None
+    problem: ChainProblem,
+    options: "SinkhornPolicy",
+    warm: DistanceResult | None = None,
+    callback: Callback | None = None,
 ) -> DistanceResult:
     """Solve to the certified gap, starting from a previous result if given."""
     run = (Annealing if options.schedule == "anneal" else MirrorDescent)(problem, options, warm)
@@ -84,7 +88,7 @@ class SinkhornRun(ABC):
 
     operator: PlanOperator  # the rounded plans of the last check, if it needed them
 
-    def __init__(self, problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None) -> None:
+    def __init__(self, problem: ChainProblem, options: "SinkhornPolicy", warm: DistanceResult | None = None) -> None:
         self.problem, self.discount, self.scale = problem, problem.discount, problem.scale or 1.0
         self.policy, self.sweeps, self.tol = options.policy, options.sweeps, options.tol or 0.0
         self.c = (1 - self.discount) * (problem.cost.ravel() / self.scale)
@@ -225,7 +229,7 @@ class Annealing(SinkhornRun):
     For the entropic metric at temperature ε, β ends at 1/ε, and from there both levels use Newton's method.
     """
 
-    def __init__(self, problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None) -> None:
+    def __init__(self, problem: ChainProblem, options: "SinkhornPolicy", warm: DistanceResult | None = None) -> None:
         super().__init__(problem, options, warm)
         self.most = 1 / self.epsilon if self.epsilon else np.inf
         # A warm-start table may come from another problem and be flat. The spread of the independent coupling's table
@@ -288,7 +292,7 @@ class MirrorDescent(SinkhornRun):
     All factors accumulate in the kernel, log K = -Σ_k η_k γ V_k = -β W, so the plans stay in Gibbs form.
     """
 
-    def __init__(self, problem: Problem, options: "SinkhornPolicy", warm: DistanceResult | None = None) -> None:
+    def __init__(self, problem: ChainProblem, options: "SinkhornPolicy", warm: DistanceResult | None = None) -> None:
         super().__init__(problem, options, warm)
         self.eta, self.constant = options.eta, options.schedule == "constant"
         self.beta, self.W, self.next = 0.0, np.zeros_like(self.U), 1

@@ -12,7 +12,8 @@ import numpy as np
 
 from diffbisim.common.checks import as_number
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.problems.problem import Problem
+from diffbisim.problems.base import ChainProblem, Problem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback
 
@@ -70,7 +71,7 @@ class Somcot:
     name: ClassVar[str] = "somcot"
     samples: ClassVar[bool] = True
     tracks: ClassVar[bool] = True
-    criteria: ClassVar[tuple[str, ...]] = ("discounted",)
+    solves: ClassVar[tuple[type[Problem], ...]] = (Discounted,)
     tol: ClassVar[None] = None
     threads: ClassVar[int] = 1
 
@@ -87,7 +88,7 @@ class Somcot:
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be at least 0")
 
     def solve(
-        self, problem: Problem, warm: DistanceResult | None = None, callback: Callback | None = None
+        self, problem: ChainProblem, warm: DistanceResult | None = None, callback: Callback | None = None
     ) -> DistanceResult:
         """Estimate the distance of a problem from samples of its two chains."""
         from diffbisim.solvers.somcot.solver import EstimationTask, solve

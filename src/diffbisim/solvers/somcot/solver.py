@@ -53,16 +53,19 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
+from diffbisim.common.arrays import Array, lazy
 from diffbisim.common.checks import check_discount
 from diffbisim.common.errors import InvalidArgument, InvalidData
 from diffbisim.common.stopping import TimeUp, until
 from diffbisim.io.arrays import read_json
-from diffbisim.problems.problem import Array, Coupling, Problem, StartCoupling, lazy
+from diffbisim.problems.base import ChainProblem
+from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.cost import ground_cost
 from diffbisim.processes.stochastic import as_generator, solve_linear
 from diffbisim.processes.streams import Stream
 from diffbisim.results.base import DistanceResult, Status, check_warm, previous_table
+from diffbisim.results.coupling import Coupling, StartCoupling
 from diffbisim.solvers.base import Callback, deadline_of
 from diffbisim.solvers.certify import distance_bounds
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
@@ -94,10 +97,10 @@ class EstimationTask:
     streams: tuple[Stream, Stream]
     cost: Array
     discount: float
-    problem: Problem | None
+    problem: ChainProblem | None
 
     @classmethod
-    def of_problem(cls, problem: Problem) -> "EstimationTask":
+    def of_problem(cls, problem: ChainProblem) -> "EstimationTask":
         """Return the task of estimating a problem from samples of its two chains."""
         return cls((Stream(problem.x), Stream(problem.y)), problem.cost, problem.discount, problem)
 
@@ -115,7 +118,7 @@ class EstimationTask:
             for s in streams
             if isinstance(s.source, MarkovChain) and np.array_equal(s.source.initial, s.frame.initial)
         ]
-        return cls(streams, table, γ, Problem(known[0], known[1], table, γ) if len(known) == 2 else None)
+        return cls(streams, table, γ, Discounted(known[0], known[1], table, γ) if len(known) == 2 else None)
 
     @property
     def scale(self) -> float:
@@ -228,7 +231,7 @@ class Law(NamedTuple):
 class SomcotCoupling(Coupling):
     """The result of a run: plans of the last coupling, and multipliers averaged over the window."""
 
-    def __init__(self, problem: Problem, state: State) -> None:
+    def __init__(self, problem: ChainProblem, state: State) -> None:
         self.problem, self.run = problem, state
         self.scale = problem.scale or 1.0
 
@@ -241,13 +244,13 @@ class SomcotCoupling(Coupling):
             stream.source if isinstance(stream.source, MarkovChain) else empirical(seen, stream.frame)
             for seen, stream in zip((state.x, state.y), task.streams, strict=True)
         )
-        return cls(Problem(x, y, task.cost, task.discount), state)
+        return cls(Discounted(x, y, task.cost, task.discount), state)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self.run.arrays()
 
     @classmethod
-    def restore(cls, problem: Problem, arrays: dict[str, NDArray[Any]]) -> "SomcotCoupling":
+    def restore(cls, problem: ChainProblem, arrays: dict[str, NDArray[Any]]) -> "SomcotCoupling":
         meta = read_json(arrays, "run")
         check_state(problem, arrays, meta)
         state = State.restore(arrays, meta)

@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffbisim import _engine
+from diffbisim.common.arrays import Array
 from diffbisim.common.errors import InvalidData
 from diffbisim.common.stopping import TimeUp, engine_run
 from diffbisim.io.arrays import entry, is_count, numbers, part
-from diffbisim.problems.problem import Array, Problem
+from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.streams import Draws, Stream, generator_from_state
 from diffbisim.solvers.base import Arrays
 
@@ -473,7 +474,7 @@ def _spread_columns(v: Array, places: Index, rows: int, size: int) -> Array:
 # --- checks of files ----------------------------------------------------------------------------------------------
 
 
-def check_state(problem: Problem, arrays: Arrays, meta: Any) -> None:
+def check_state(problem: ChainProblem, arrays: Arrays, meta: Any) -> None:
     """Check the arrays of a saved state, and ``meta``, the JSON stored with them."""
     n_x, n_y = shape = problem.shape
     edges = [_check_side(arrays, side, n) for side, n in (("x", n_x), ("y", n_y))]
