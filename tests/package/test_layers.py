@@ -18,6 +18,7 @@ LAYERS = (
     ("common.errors", "_engine", "common.stopping", "io.limits"),
     ("common.names",),
     ("common.checks", "common.progress"),
+    ("common.arrays",),
     ("processes.stochastic", "processes.counting", "processes.events", "processes.explicit", "processes.recognize"),
     ("processes",),
     ("io.files", "io.arrays", "io.npz", "io.tables", "io.logs", "io.prism", "io.storm", "io.chains"),

@@ -240,14 +240,14 @@ def test_when_the_marginal_laws_contradict_the_cells_there_is_no_upper_end():
 
 def test_pairs_stay_together():
     """Halves of both sides have the same starts, in whatever order they are given."""
-    from diffbisim.processes.cells import Steps
+    from diffbisim.processes.cells import TrajectorySteps
     from diffbisim.statistics.paths import Units
 
     rng = np.random.default_rng(0)
     starts = rng.normal(size=(12, 1))
     X = [np.vstack([s, rng.normal(size=(5, 1))]) for s in starts]
     Y = [np.vstack([s, rng.normal(size=(5, 1))]) for s in starts[rng.permutation(12)]]
-    whole = Steps.of(X), Steps.of(Y)
+    whole = TrajectorySteps.of(X), TrajectorySteps.of(Y)
     units = Units.of(whole, None)
     assert units.shared
     for _ in range(5):
@@ -255,12 +255,12 @@ def test_pairs_stay_together():
         assert set(x1.starts.ravel()) == set(y1.starts.ravel())
         assert set(x2.starts.ravel()) == set(y2.starts.ravel())
     for paired in (False, None):
-        assert not Units.of((whole[0], Steps.of(Y[:-1])), paired).paired
-    by_number = Units.of((whole[0], Steps.of([path + 1 for path in Y])), True)
+        assert not Units.of((whole[0], TrajectorySteps.of(Y[:-1])), paired).paired
+    by_number = Units.of((whole[0], TrajectorySteps.of([path + 1 for path in Y])), True)
     assert by_number.paired
     assert not by_number.shared
     with pytest.raises(InvalidArgument, match="X has 12 trajectories and Y has 11"):
-        Units.of((whole[0], Steps.of(Y[:-1])), True)
+        Units.of((whole[0], TrajectorySteps.of(Y[:-1])), True)
 
 
 @pytest.mark.parametrize("initial", ["pooled", "empirical", "stationary", np.array([1.0, -1.0])], ids=str)

@@ -26,7 +26,7 @@ from typing import Any
 from diffbisim import solvers
 from diffbisim.common.checks import as_number, check_callback, check_flag
 from diffbisim.common.errors import ConvergenceWarning, InvalidArgument, warn, warn_of_input
-from diffbisim.problems import Criterion, FiniteHorizon, criterion_of
+from diffbisim.problems import Criterion, Discounted, FiniteHorizon, criterion_of
 from diffbisim.processes.chain import MarkovChain, Transitions, warn_of_unused
 from diffbisim.processes.convert import as_processes
 from diffbisim.processes.mdp import MDP
@@ -122,10 +122,12 @@ def distance(
                 f"{name} is a {type(side).__name__}, which provides samples only: use solver='somcot' without lump; "
                 "for Transitions use diffbisim.estimate(X, Y) or the empirical chain, data.chain()"
             )
-    asked = criterion_of(criterion, horizon, weights, terminal, actions)
     from_samples = chosen.samples and not all(isinstance(side, (MarkovChain, MDP, TimedChain)) for side in (X, Y))
     if from_samples:
-        _check_for_samples(asked)
+        _check_for_samples(
+            criterion, {"horizon": horizon, "weights": weights, "terminal": terminal, "actions": actions}
+        )
+    asked = criterion_of(criterion, horizon, weights, terminal, actions)
     check_discount_is_used(discount, asked)
     result: DistanceResult
     if from_samples:
@@ -151,14 +153,14 @@ def check_discount_is_used(discount: float, criterion: Criterion) -> None:
     )
 
 
-def _check_for_samples(criterion: Criterion) -> None:
+def _check_for_samples(criterion: str, options: dict[str, Any]) -> None:
     """Raise if samples are given for a problem other than the discounted one."""
-    for name in criterion.options:
-        raise InvalidArgument(f"{name} is for known chains, but X or Y provides samples only; omit {name}")
-    if not criterion.is_default:
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidArgument(f"{name} is for known chains, but X or Y provides samples only; omit {name}")
+    if criterion != Discounted.criterion:
         raise InvalidArgument(
-            f"criterion is {criterion.kind.criterion!r}, but from samples only the discounted distance is estimated; "
-            "omit it"
+            f"criterion is {criterion!r}, but from samples only the discounted distance is estimated; omit it"
         )
 
 

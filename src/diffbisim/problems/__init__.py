@@ -111,7 +111,9 @@ def criterion_of(
                 f"criterion={criterion!r} has an infinite horizon; omit it, or omit horizon and weights"
             )
         if actions is not None:
-            raise InvalidArgument("actions is for MDPs, which can only be compared without a horizon; omit one of them")
+            raise InvalidArgument(
+                "actions is for two MDPs, which can only be compared without a horizon; omit one of them"
+            )
         kind = FiniteHorizon
     elif actions is not None and kind is Discounted:
         kind = Game

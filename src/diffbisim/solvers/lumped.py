@@ -69,7 +69,7 @@ class Lumped:
             raise InvalidArgument(
                 "warm and lump cannot be combined, because the quotient has other states; leave one out"
             )
-        if problem.criterion == "horizon":
+        if isinstance(problem, FiniteHorizon):
             return over_steps(problem, self.solver, callback)
         if isinstance(problem, (Average, Total)):
             return self._undiscounted(problem, callback)
@@ -247,7 +247,7 @@ class LumpedCoupling(Coupling):
     def restore(cls, problem: ChainProblem, arrays: Mapping[str, NDArray[Any]]) -> "LumpedCoupling":
         """Rebuild from the lifted table; the quotients are no longer needed."""
         check_lumped(problem, arrays)
-        bias = numbers(arrays, "bias", problem.shape, nan=True) if problem.criterion == "average" else None
+        bias = numbers(arrays, "bias", problem.shape, nan=True) if isinstance(problem, Average) else None
         return cls(problem, frozen(arrays["values"]), float(arrays.get("epsilon", 0.0)), bias=bias)
 
 
