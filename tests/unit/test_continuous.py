@@ -227,15 +227,15 @@ def test_paths_that_end_stay_where_they_ended():
 def test_when_the_marginal_laws_contradict_the_cells_there_is_no_upper_end():
     """Cells that were given, and that are far too few, cannot see the noise of Y."""
     from diffbisim.statistics.marginals import MarginalBound
-    from diffbisim.statistics.paths import Basis, _raised
+    from diffbisim.statistics.paths import IntervalBasis, _raised
 
     bound = MarginalBound(1.0, 0.1, 0.8, 1.2, 5)
-    assert _raised(0.2, (0.1, 0.5), bound) == (1.0, (0.8, np.inf), Basis.CONTRADICTED)
-    assert _raised(0.2, (0.1, 0.9), bound) == (1.0, (0.8, 1.2), Basis.RAISED)
-    assert _raised(1.5, (0.9, 2.0), bound) == (1.5, (0.9, 2.0), Basis.CELLS)
-    assert _raised(1.5, (0.9, 2.0), None) == (1.5, (0.9, 2.0), Basis.UNCHECKED)
+    assert _raised(0.2, (0.1, 0.5), bound) == (1.0, (0.8, np.inf), IntervalBasis.CONTRADICTED)
+    assert _raised(0.2, (0.1, 0.9), bound) == (1.0, (0.8, 1.2), IntervalBasis.RAISED)
+    assert _raised(1.5, (0.9, 2.0), bound) == (1.5, (0.9, 2.0), IntervalBasis.CELLS)
+    assert _raised(1.5, (0.9, 2.0), None) == (1.5, (0.9, 2.0), IntervalBasis.UNCHECKED)
     noise = MarginalBound(0.3, 0.2, -0.1, 0.7, 5)
-    assert _raised(0.2, (0.0, 0.5), noise) == (0.2, (0.0, 0.5), Basis.CELLS)
+    assert _raised(0.2, (0.0, 0.5), noise) == (0.2, (0.0, 0.5), IntervalBasis.CELLS)
 
 
 def test_pairs_stay_together():
