@@ -18,6 +18,7 @@
 
 #include "barycenters.hpp"
 #include "certificates.hpp"
+#include "evaluation.hpp"
 #include "exponential.hpp"
 #include "games.hpp"
 #include "linear.hpp"
@@ -552,7 +553,164 @@ void add_transports(nb::module_& m) {
 
 // --- evaluation --------------------------------------------------------------------------------------------------
 
-void add_evaluation([[maybe_unused]] nb::module_& m) {}
+/// Plans as rows of a matrix with `columns` columns, which belong to Python: a tuple (indptr, target, flow, chosen).
+template <class Number, class Flow> std::optional<engine::Plans<Number, Flow>> plans_of(nb::handle tuple, Index columns) {
+    Array<Number> target;
+    if (!nb::try_cast(tuple.attr("target"), target, false)) return std::nullopt;
+    const engine::Plans<Number, Flow> plans{
+        view(member<Array<Index>>(tuple, "indptr")), view(target), view(member<Array<Flow>>(tuple, "flow")), view(member<Array<Index>>(tuple, "chosen")),
+    };
+    require(!plans.first.empty() && plans.first.front() == 0 && plans.first.back() == Index(plans.flow.size()), "indptr must go from 0 to the number of entries");
+    require(std::is_sorted(plans.first.begin(), plans.first.end()), "indptr must ascend");
+    require(plans.target.size() == plans.flow.size(), "target and flow must have the same size");
+    bool inside = true;
+    for (const Number to : plans.target) inside &= 0 <= to && Index(to) < columns;
+    require(inside, "target must be numbers of pairs");
+    require_range(plans.chosen, Index(plans.first.size()) - 1, "chosen must be numbers of rows");
+    return plans;
+}
+
+engine::AnyPlans any_plans_of(nb::handle tuple, Index columns) {
+    if (const auto plans = plans_of<std::int32_t, double>(tuple, columns)) return *plans;
+    if (const auto plans = plans_of<Index, double>(tuple, columns)) return *plans;
+    throw nb::type_error("target is not a contiguous array of int32 or int64");
+}
+
+/// A chain of pairs whose plans belong to Python.
+struct PairChain {
+    nb::object plans;  // kept alive
+    Index n_rows;
+    engine::PairChain core;
+
+    PairChain(nb::object plans_, Index size) : plans(std::move(plans_)), n_rows(rows_of_pairs(plans)), core(any_plans_of(plans, size), size) {
+        require(size > 0 && size < Index(std::numeric_limits<std::uint32_t>::max()), "a chain has at least one pair, and fewer than 2^32");
+    }
+
+    static Index rows_of_pairs(nb::handle plans) {
+        const auto chosen = member<Array<Index>>(plans, "chosen");
+        return chosen.size() > 0 ? Index(chosen.size()) : Index(member<Array<Index>>(plans, "indptr").size()) - 1;
+    }
+
+    template <class Numbers> Numbers of_pairs(Numbers values) const {
+        require(Index(values.size()) == core.size(), "an array needs one number for every pair");
+        return values;
+    }
+
+    /// The chain, if every pair has a plan.
+    const engine::PairChain& whole() const {
+        require(n_rows == core.size(), "every pair needs a plan");
+        return core;
+    }
+};
+
+/// Arrays of a correction, of the same size.
+void require_same_size(const Array<float>& r, const OutArray<float>& one, const OutArray<float>& two) {
+    require(r.size() == one.size() && one.size() == two.size(), "residual and spare arrays must have the same size");
+}
+
+/// Plans in single precision, one row for each of `size` pairs.
+engine::Plans<std::int32_t, float> single_plans_of(nb::handle tuple, std::size_t size) {
+    const auto plans = plans_of<std::int32_t, float>(tuple, Index(size));
+    if (!plans) throw nb::type_error("target is not a contiguous array of int32");
+    require(plans->first.size() == size + 1 && plans->chosen.empty(), "plans need one row for every pair");
+    return *plans;
+}
+
+/// The plans of narrow trees in single precision.
+engine::SinglePlans narrow_plans_of(const Transports& transports, nb::handle tuple, std::size_t size) {
+    const auto target = member<OutArray<std::int32_t>>(tuple, "target");
+    const auto flow = member<OutArray<float>>(tuple, "flow");
+    require(transports.narrow() && Index(size) == transports.core.items.size() && transports.last_pair < Index(size), "narrow trees of all pairs are needed");
+    require(Index(flow.size()) == transports.n_edges, "plans need one flow for every edge");
+    require(target.size() == 0 || target.size() == flow.size(), "plans need one target for every edge, or none");
+    return {out(target), out(flow)};
+}
+
+nb::tuple as_tuple(const engine::Corrected& found) { return nb::make_tuple(found.solved, int(found.in_second), found.constant, found.products); }
+
+nb::tuple correct_plans(
+    nb::handle plans, double discount, const Array<float>& r, const OutArray<float>& one, const OutArray<float>& two, double target, const Run& run
+) {
+    require_same_size(r, one, two);
+    const auto rows = single_plans_of(plans, r.size());
+    return as_tuple(without_lock(run, [&](engine::Team& team) { return engine::correct(team, rows, discount, view(r), out(one), out(two), target); }));
+}
+
+void sweep_plans(
+    nb::handle plans, double discount, const Array<float>& r, const OutArray<float>& delta, const OutArray<float>& spare, Index times, const Run& run
+) {
+    require_same_size(r, delta, spare);
+    const auto rows = single_plans_of(plans, r.size());
+    without_lock(run, [&](engine::Team& team) { engine::sweep_correction(team, rows, discount, view(r), out(delta), out(spare), times); });
+}
+
+nb::tuple correct_trees(
+    const Transports& transports, nb::handle plans, double discount, const Array<float>& r, const OutArray<float>& one,
+    const OutArray<float>& two, double target, const Run& run
+) {
+    require_same_size(r, one, two);
+    const engine::SinglePlans kept = narrow_plans_of(transports, plans, r.size());
+    return as_tuple(without_lock(run, [&](engine::Team& team) {
+        return engine::correct(team, transports.core, kept, discount, view(r), out(one), out(two), target);
+    }));
+}
+
+void sweep_trees(
+    const Transports& transports, nb::handle plans, double discount, const Array<float>& r, const OutArray<float>& delta,
+    const OutArray<float>& spare, Index times, const Run& run
+) {
+    require_same_size(r, delta, spare);
+    const engine::SinglePlans kept = narrow_plans_of(transports, plans, r.size());
+    without_lock(run, [&](engine::Team& team) {
+        engine::sweep_correction(team, transports.core, kept, discount, view(r), out(delta), out(spare), times);
+    });
+}
+
+void add_evaluation(nb::module_& m) {
+    nb::class_<PairChain>(m, "PairChain")
+        .def(nb::init<nb::object, Index>(), "plans"_a, "size"_a)
+        .def_prop_ro("products", [](const PairChain& self) { return self.core.products(); })
+        .def("multiply", [](const PairChain& self, const Array<double>& v, const OutArray<double>& into, const Run& run) {
+            require(Index(into.size()) <= self.n_rows, "there are not so many plans");
+            without_lock(run, [&](engine::Team& team) { self.core.multiply(team, self.of_pairs(view(v)), out(into)); });
+        }, "v"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("apply", [](const PairChain& self, double discount, bool transposed, const Array<double>& v, const OutArray<double>& into, const Run& run) {
+            without_lock(run, [&](engine::Team& team) {
+                self.whole().apply(team, {discount, transposed}, self.of_pairs(view(v)), self.of_pairs(out(into)));
+            });
+        }, "discount"_a, "transposed"_a, "v"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("solve", [](const PairChain& self, double discount, bool transposed, const Array<double>& source, const OutArray<double>& u, double target, Index max_iterations, const Run& run) {
+            return without_lock(run, [&](engine::Team& team) {
+                return self.whole().solve(team, {discount, transposed}, self.of_pairs(view(source)), self.of_pairs(out(u)), target, max_iterations);
+            });
+        }, "discount"_a, "transposed"_a, "source"_a.noconvert(), "u"_a.noconvert(), "target"_a, "max_iterations"_a, "run"_a)
+        .def("sweep", [](const PairChain& self, double discount, bool transposed, const Array<double>& source, const OutArray<double>& u, Index times, const Run& run) {
+            without_lock(run, [&](engine::Team& team) {
+                self.whole().sweep(team, {discount, transposed}, self.of_pairs(view(source)), self.of_pairs(out(u)), times);
+            });
+        }, "discount"_a, "transposed"_a, "source"_a.noconvert(), "u"_a.noconvert(), "times"_a, "run"_a)
+        .def("relax", [](const PairChain& self, double discount, const Array<double>& source, const OutArray<double>& U, const OutArray<double>& spare, double target, const Run& run) {
+            require(self.core.size() == Index(member<Array<Index>>(self.plans, "indptr").size()) - 1, "pair z needs the plan in row z");
+            return without_lock(run, [&](engine::Team& team) {
+                return self.whole().relax(team, discount, self.of_pairs(view(source)), self.of_pairs(out(U)), self.of_pairs(out(spare)), target);
+            });
+        }, "discount"_a, "source"_a.noconvert(), "U"_a.noconvert(), "spare"_a.noconvert(), "target"_a, "run"_a)
+        .def("mark_visited", [](const PairChain& self, const Array<double>& source, const OutArray<bool>& visited, const Run& run) {
+            without_lock(run, [&](engine::Team& team) {
+                engine::Watch watch(team);
+                self.whole().mark_visited(self.of_pairs(view(source)), self.of_pairs(out(visited)), watch);
+            });
+        }, "source"_a.noconvert(), "visited"_a.noconvert(), "run"_a)
+        .def("occupancy", [](const PairChain& self, double discount, const Array<double>& source, const Array<bool>& visited, const OutArray<double>& into, double target, const Run& run) {
+            return without_lock(run, [&](engine::Team& team) {
+                return self.whole().occupancy(team, discount, self.of_pairs(view(source)), self.of_pairs(view(visited)), self.of_pairs(out(into)), target);
+            });
+        }, "discount"_a, "source"_a.noconvert(), "visited"_a.noconvert(), "m"_a.noconvert(), "target"_a, "run"_a);
+    m.def("correct_plans", &correct_plans, "plans"_a, "discount"_a, "r"_a.noconvert(), "one"_a.noconvert(), "two"_a.noconvert(), "target"_a, "run"_a);
+    m.def("sweep_plans", &sweep_plans, "plans"_a, "discount"_a, "r"_a.noconvert(), "delta"_a.noconvert(), "spare"_a.noconvert(), "times"_a, "run"_a);
+    m.def("correct_trees", &correct_trees, "transports"_a, "plans"_a, "discount"_a, "r"_a.noconvert(), "one"_a.noconvert(), "two"_a.noconvert(), "target"_a, "run"_a);
+    m.def("sweep_trees", &sweep_trees, "transports"_a, "plans"_a, "discount"_a, "r"_a.noconvert(), "delta"_a.noconvert(), "spare"_a.noconvert(), "times"_a, "run"_a);
+}
 
 // --- games -------------------------------------------------------------------------------------------------------
 
@@ -717,6 +875,11 @@ struct PlanOperator {
     nb::object plans;  // kept alive
     const GibbsPlans& of;
     std::unique_ptr<engine::PlanOperator> core;
+
+    void require_square() const {
+        const engine::Pairs& pairs = of.core.pairs();
+        require(pairs.x.size() == pairs.n_x && pairs.y.size() == pairs.n_y, "a system needs a row for every state");
+    }
 };
 
 bool set_kernel(GibbsPlans& self, const Array<double>& W, double beta, bool share) {
@@ -750,6 +913,21 @@ nb::object plan_operator(nb::object plans, bool rounded, const char* form, const
     auto core = without_lock(run, [&](engine::Team& team) { return engine::PlanOperator::make(team, of.with_kernel(), rounded, kind); });
     if (!core) return nb::none();
     return nb::cast(new PlanOperator{std::move(plans), of, std::move(core)}, nb::rv_policy::take_ownership);
+}
+
+nb::tuple solve_independent(
+    nb::handle x, nb::handle y, const Array<Index>& listed, double discount, const Array<double>& b, const OutArray<double>& u, double target,
+    Index max_iterations, const Run& run
+) {
+    const engine::Rows rows_x = rows_of(x), rows_y = rows_of(y);
+    const engine::Pairs pairs(rows_x, rows_y, rows_x.size(), rows_y.size());
+    require(states_of(rows_x) <= rows_x.size() && states_of(rows_y) <= rows_y.size(), "successors must be states");
+    require_range(view(listed), pairs.size(), "listed must be pairs of states");
+    require(Index(b.size()) == (listed.size() > 0 ? Index(listed.size()) : pairs.size()) && b.size() == u.size(), "b and u need one number for every pair");
+    const engine::Residual found = without_lock(run, [&](engine::Team& team) {
+        return engine::solve_independent(team, pairs, view(listed), discount, view(b), out(u), target, max_iterations);
+    });
+    return nb::make_tuple(found.worst, found.products);
 }
 
 /// Apply a function of numbers to an array.
@@ -815,7 +993,20 @@ void add_sinkhorn(nb::module_& m) {
         }, "V"_a.noconvert(), "out"_a.noconvert(), "run"_a)
         .def("push", [](const PlanOperator& self, const Array<double>& weights, const OutArray<double>& into, const Run& run) {
             without_lock(run, [&](engine::Team& team) { self.core->push(team, self.of.by_pair(view(weights)), self.of.table(into)); });
-        }, "m"_a.noconvert(), "out"_a.noconvert(), "run"_a);
+        }, "m"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("solve", [](const PlanOperator& self, double discount, bool transposed, const Array<double>& b, const OutArray<double>& u, double target, Index max_iterations, const Run& run) {
+            self.require_square(), self.of.table(b), self.of.table(u);
+            const engine::Residual found = without_lock(run, [&](engine::Team& team) {
+                return self.core->solve(team, {discount, transposed}, view(b), out(u), target, max_iterations);
+            });
+            return nb::make_tuple(found.worst, found.products);
+        }, "discount"_a, "transposed"_a, "b"_a.noconvert(), "u"_a.noconvert(), "target"_a, "max_iterations"_a, "run"_a)
+        .def("sweep", [](const PlanOperator& self, double discount, bool transposed, const Array<double>& b, const OutArray<double>& u, Index times, const Run& run) {
+            self.require_square(), self.of.table(b), self.of.table(u);
+            without_lock(run, [&](engine::Team& team) { self.core->sweep(team, {discount, transposed}, view(b), out(u), times); });
+        }, "discount"_a, "transposed"_a, "b"_a.noconvert(), "u"_a.noconvert(), "times"_a, "run"_a);
+    m.def("solve_independent", &solve_independent, "x"_a, "y"_a, "listed"_a.noconvert(), "discount"_a, "b"_a.noconvert(), "u"_a.noconvert(),
+          "target"_a, "max_iterations"_a, "run"_a);
 }
 
 // --- somcot ------------------------------------------------------------------------------------------------------

@@ -123,6 +123,75 @@ def exchange(
 def add_difference(fresh: NDArray[np.float32], old: NDArray[np.float32], U: NDArray[np.float64], run: Run) -> None:
     """Compute U += fresh - old at all pairs."""
 
+class PairChain:
+    """The Markov chain of ``size`` pairs that ``Plans`` (solvers/exact/evaluation.py) define; these are kept.
+
+    Systems are (I - γ Π) u = b, or with the transpose, for ``discount`` γ.
+    """
+
+    products: int
+
+    def __init__(self, plans: Any, size: int) -> None: ...
+    def multiply(self, v: NDArray[np.float64], out: NDArray[np.float64], run: Run) -> None:
+        """Write Π v for the first pairs, as many as ``out`` has."""
+    def apply(
+        self, discount: float, transposed: bool, v: NDArray[np.float64], out: NDArray[np.float64], run: Run
+    ) -> None:
+        """Write (I - γ Π) v."""
+    def solve(
+        self, discount: float, transposed: bool, source: NDArray[np.float64], u: NDArray[np.float64], target: float,
+        max_iterations: int, run: Run,
+    ) -> float:  # fmt: skip
+        """Improve u by BiCGStab until the largest residual is at most ``target``; return it, infinite if it diverged."""
+    def sweep(
+        self, discount: float, transposed: bool, source: NDArray[np.float64], u: NDArray[np.float64], times: int,
+        run: Run,
+    ) -> None:  # fmt: skip
+        """Apply u ← source + γ Π u so many times."""
+    def relax(
+        self, discount: float, source: NDArray[np.float64], U: NDArray[np.float64], spare: NDArray[np.float64],
+        target: float, run: Run,
+    ) -> bool:  # fmt: skip
+        """Sweep while that is worthwhile, and add the constant that is missing; return whether ``target`` was reached.
+
+        Plans must be stochastic; overwrites ``spare``.
+        """
+    def mark_visited(self, source: NDArray[np.float64], visited: NDArray[np.bool_], run: Run) -> None:
+        """Write which pairs the plans lead to from those with a source."""
+    def occupancy(
+        self, discount: float, source: NDArray[np.float64], visited: NDArray[np.bool_], m: NDArray[np.float64],
+        target: float, run: Run,
+    ) -> float:  # fmt: skip
+        """Improve m toward m = source + γ Πᵀ m at visited pairs, and set it to zero elsewhere; return the residual."""
+
+def correct_plans(
+    plans: Any, discount: float, r: NDArray[np.float32], one: NDArray[np.float32], two: NDArray[np.float32],
+    target: float, run: Run,
+) -> tuple[bool, int, float, int]:  # fmt: skip
+    """Solve (I - γ Π) δ = r for ``Plans`` in single precision; overwrites two arrays.
+
+    Returns whether ``target`` was reached, in which of the two arrays δ is, the constant that it lacks if Π is
+    stochastic, and the number of products.
+    """
+
+def sweep_plans(
+    plans: Any, discount: float, r: NDArray[np.float32], delta: NDArray[np.float32], spare: NDArray[np.float32],
+    times: int, run: Run,
+) -> None:  # fmt: skip
+    """Apply δ ← r + γ Π δ so many times, rounded up to an even number."""
+
+def correct_trees(
+    transports: Transports, plans: Any, discount: float, r: NDArray[np.float32], one: NDArray[np.float32],
+    two: NDArray[np.float32], target: float, run: Run,
+) -> tuple[bool, int, float, int]:  # fmt: skip
+    """The same as :func:`correct_plans` for narrow trees and their ``SinglePlans``."""
+
+def sweep_trees(
+    transports: Transports, plans: Any, discount: float, r: NDArray[np.float32], delta: NDArray[np.float32],
+    spare: NDArray[np.float32], times: int, run: Run,
+) -> None:  # fmt: skip
+    """The same as :func:`sweep_plans` for narrow trees."""
+
 class Game:
     """A game on pairs of states: tuples of arrays (solvers/exact/games.py), which are kept and updated."""
 
@@ -230,6 +299,26 @@ class PlanOperator:
 
     def push(self, m: NDArray[np.float64], out: NDArray[np.float64], run: Run) -> None:
         """Write Σ_k m_k π_k."""
+
+    def solve(
+        self, discount: float, transposed: bool, b: NDArray[np.float64], u: NDArray[np.float64], target: float,
+        max_iterations: int, run: Run,
+    ) -> tuple[float, int]:  # fmt: skip
+        """Improve u toward (I - γ Π) u = b by BiCGStab; return the largest residual and the number of products."""
+
+    def sweep(
+        self, discount: float, transposed: bool, b: NDArray[np.float64], u: NDArray[np.float64], times: int, run: Run
+    ) -> None:
+        """Apply u ← b + γ Π u so many times."""
+
+def solve_independent(
+    x: Any, y: Any, listed: NDArray[np.int64], discount: float, b: NDArray[np.float64], u: NDArray[np.float64],
+    target: float, max_iterations: int, run: Run,
+) -> tuple[float, int]:  # fmt: skip
+    """Improve u toward the value u = b + γ Π u of the independent coupling at listed pairs (all, if none are listed).
+
+    ``x`` and ``y`` are ``Successors``. Returns the largest residual and the number of products.
+    """
 
 #: The largest number of states of two chains together that :func:`solve_small` takes.
 MAX_STATES_OF_SMALL: int

@@ -17,7 +17,7 @@ from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
 from diffbisim.results import Row
 from diffbisim.solvers.base import MARGINALS, Arrays
-from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain, rounding
+from diffbisim.solvers.exact.pairs import begin, bellman, first_table, independent_occupancy, pair_chain, rounding
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
@@ -262,7 +262,8 @@ class ExactCoupling(Coupling):
         accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's are enough,
         accuracy = accuracy if self.transports.size > 20_000 else 1e-13  # but on small grids full precision is cheap
         chain = pair_chain(self.transports, self.problem.discount)
-        m, error = chain.occupancy(start[listed] if listed.size else start, accuracy)
+        first = independent_occupancy(self.problem, listed) if self.transports.size > 20_000 else None
+        m, error = chain.occupancy(start[listed] if listed.size else start, accuracy, first)
         self.sweeps += chain.products
         if error > 1e-6:
             warn(

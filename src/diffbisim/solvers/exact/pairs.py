@@ -150,6 +150,17 @@ def pair_chain(transports: Transports, discount: float) -> PairChain:
     return PairChain(plans, transports.size, discount, transports.threads)
 
 
+def independent_occupancy(problem: Problem, listed: Integers) -> Array:
+    """The product of the occupancies of both chains, roughly, at the listed pairs: a law with the right marginals."""
+    sides = []
+    for chain in (problem.x, problem.y):
+        rows = Plans(*chain.successors, ALL)
+        own = PairChain(rows, chain.n_states, problem.discount, 1)
+        sides.append(own.roughly_occupied(chain.initial))
+    m = np.outer(*sides).ravel()
+    return m[listed] if listed.size else m
+
+
 def rounding(transports: Transports, size: float, discount: float) -> float:
     """η / (1-γ) of solver.py: the largest effect of rounding on the middle of the band, for tables of this size."""
     η = transport_rounding(transports.nodes, transports.unbalanced, transports.clipped, transports.narrow) + 6 * EPS

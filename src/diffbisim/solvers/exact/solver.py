@@ -252,8 +252,7 @@ class PolicyIteration(Discounted):
         """Compute the table of the plans if flows are stored, in double precision."""
         chain = self.chain()
         u = self.U[self.pairs]  # a view, or a copy if pairs are listed
-        if not chain.relax(self.base, u, self.TU, target):
-            chain.evaluate(self.base, u, target)
+        chain.evaluate(self.base, u, target, self.TU)
         if self.listed:
             self.U[self.pairs] = u
         self.products += chain.products

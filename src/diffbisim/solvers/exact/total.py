@@ -42,11 +42,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim import _engine
 from diffbisim.errors import InvalidArgument, InvalidData
 from diffbisim.io.arrays import numbers
 from diffbisim.problem import Array, TotalProblem, frozen, lazy
 from diffbisim.results import DistanceResult, Row, check_warm
-from diffbisim.solvers import krylov
 from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing, hide_others, restore_trees
@@ -66,6 +66,7 @@ from diffbisim.solvers.exact.undiscounted import (
     settled,
 )
 from diffbisim.stochastic import Successors
+from diffbisim.stopping import engine_run
 
 #: Sufficient residual of the independent coupling's cost, relative to the least cost of a step.
 ENOUGH = 0.05
@@ -254,16 +255,10 @@ def _most(off: Array, fall: Array) -> float:
 
 def independent_cost(problem: TotalProblem, equation: Equation, least: float) -> Array:
     """Return the cost of moving independently until the end, (K,): V = c + P_X V P_Yᵀ at the listed pairs."""
-    P, Q, pairs = problem.x.transition, problem.y.transition, equation.pairs
-    table = np.zeros(problem.shape)
-
-    def system(v: Array, out: Array) -> None:
-        table.ravel()[pairs] = v
-        out[:] = v - (Q @ (P @ table).T).T.ravel()[pairs]
-        equation.products += 1
-
-    V = equation.cost.copy()
-    residual = krylov.bicgstab(system, equation.cost, V, ENOUGH * least, max_iterations=500)
+    x, y, V = problem.x.successors, problem.y.successors, equation.cost.copy()
+    run, listed = engine_run(equation.transports.threads), equation.transports.items.listed
+    residual, products = _engine.solve_independent(x, y, listed, 1.0, equation.cost, V, ENOUGH * least, 500, run)
+    equation.products += products
     return V if residual <= 0.5 * least else equation.cost
 
 

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
-from diffbisim._compile import njit
 from diffbisim.parallel import CHUNK, Stop, split
 from diffbisim.problem import Array, available_threads, lazy
 from diffbisim.solvers.exact.dense import Dense, solve_rows
@@ -118,19 +117,6 @@ class Effort(NamedTuple):
     price: float  # reduced costs above minus this count as zero
     slack: Any  # (K,) how much negative flow an old tree may have and still be kept (tracking.py); empty for none
     stop: Any  # (1,) set to abandon the sweep
-
-
-# --- kernels ----------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True, inline="always")
-def first_edge(items, trees, k):
-    """The first edge of item k. Narrow trees compute it: Σ (a + b - 1) over all pairs of rows before this one."""
-    if trees.at.size:
-        return trees.at[k]
-    x, y = items.x.indptr, items.y.indptr
-    i, j = k // (y.size - 1), k % (y.size - 1)
-    return (y.size - 1) * (x[i] - i) + i * items.y.indices.size + j * (x[i + 1] - x[i] - 1) + y[j]
 
 
 # --- the list of items -------------------------------------------------------------------------------------

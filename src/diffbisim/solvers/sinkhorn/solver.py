@@ -31,12 +31,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diffbisim import _engine
 from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, check_warm, previous_table
 from diffbisim.solvers.base import Callback, Check, Limits, iterate
 from diffbisim.solvers.certify import distance_bounds
-from diffbisim.solvers.krylov import bicgstab, sweep
+from diffbisim.solvers.exact.transports import NO_NUMBERS
 from diffbisim.solvers.sinkhorn.coupling import SinkhornCoupling, start_of
 from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator
 
@@ -167,18 +168,14 @@ class Run(ABC):
         This is the value of the plans if `goal` is (1-γ) c + γ Π U, and Newton's step for the entropic metric if it is
         the soft goal. Uses BiCGStab, or sweeps if it stagnates; a poor solution costs iterations, not correctness.
         """
-
-        def system(v: Array, out: Array) -> None:
-            operator.apply(v, out)
-            out *= -self.discount
-            out += v
-            self.work["sweeps"] += 1
-
         residual = goal - self.U
         δ, target = np.zeros_like(residual), accuracy * float(np.abs(residual).max())
-        if bicgstab(system, residual, δ, target, max_iterations=60) > 2 * target:
+        worst, products = operator.solve(self.discount, residual, δ, target, 60)
+        if worst > 2 * target:
             δ = residual.copy()
-            sweep(system, residual, δ, 100)
+            operator.sweep(self.discount, residual, δ, 100)
+            products += 100
+        self.work["sweeps"] += products
         self.U = self.U + δ
 
     def soft_goal(self) -> Array:
@@ -343,14 +340,8 @@ def independent_value(plans: GibbsPlans, c: Array, discount: float) -> Array:
 
     If BiCGStab diverges, which can happen for periodic chains at a discount near one, the costs are the initial table.
     """
-
-    def system(v: Array, out: Array) -> None:
-        plans.independent_means(v, out)
-        out *= -discount
-        out += v
-
     costs = c / (1 - discount)
     U, largest = costs.copy(), float(c.max())
-    with np.errstate(over="ignore", invalid="ignore"):
-        residual = bicgstab(system, c, U, 1e-13 * largest, max_iterations=100)
+    target, run = 1e-13 * largest, plans.run()
+    residual, _ = _engine.solve_independent(plans.x, plans.y, NO_NUMBERS, discount, c, U, target, 100, run)
     return np.clip(U, costs.min(), costs.max()) if residual <= largest else costs
