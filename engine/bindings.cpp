@@ -286,9 +286,10 @@ struct Transports {
         without_lock(run, [&](engine::Team& team) { engine::edge_targets(team, core, view(numbers), out(targets)); });
     }
 
-    void flows(const OutArray<double>& flow, const Run& run) const {
+    template <class Number> void plans(const OutArray<Number>& targets, const OutArray<double>& flow, const Run& run) const {
         require(narrow() && Index(flow.size()) == n_edges, "flows are computed for narrow trees, one for every edge");
-        without_lock(run, [&](engine::Team& team) { engine::narrow_flows(team, core, out(flow)); });
+        require(targets.size() == 0 || targets.size() == flow.size(), "targets needs one number for every edge, or none");
+        without_lock(run, [&](engine::Team& team) { engine::narrow_plans(team, core, out(targets), out(flow)); });
     }
 
     nb::tuple edges_of(Index k) const {
@@ -531,7 +532,8 @@ void add_transports(nb::module_& m) {
         .def("solve", &Transports::solve, "W"_a.noconvert(), "values"_a.noconvert(), "effort"_a, "plans"_a, "run"_a)
         .def("targets", &Transports::targets<std::int32_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
         .def("targets", &Transports::targets<std::int64_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
-        .def("flows", &Transports::flows, "flow"_a.noconvert(), "run"_a)
+        .def("plans", &Transports::plans<std::int32_t>, "targets"_a.noconvert(), "flow"_a.noconvert(), "run"_a)
+        .def("plans", &Transports::plans<std::int64_t>, "targets"_a.noconvert(), "flow"_a.noconvert(), "run"_a)
         .def("edges_of", &Transports::edges_of, "k"_a)
         .def("item_flows", &Transports::item_flows, "k"_a)
         .def("potentials", &Transports::potentials, "k"_a, "W"_a.noconvert())

@@ -272,21 +272,16 @@ double PairChain::occupancy(
         double change = 0.0;
         std::mutex guard;
         plans.push(team, now, next, [&](Index lo, Index hi) {
-            double largest = 0.0;
-            for (Index z = lo; z < hi; ++z) {
-                next[z] = source[z] + discount * next[z];
-                const double size = std::abs(next[z] - now[z]);
-                largest = size > largest ? size : largest;
-            }
+            const double largest = scale_and_add(discount, source.data() + lo, now.data() + lo, next.data() + lo, hi - lo);
             const std::lock_guard lock(guard);
             change = std::max(change, largest);
         });
         std::swap(now, next);
         const double before = std::exchange(worst, change);
-        more = worst > target && (k < NOT_JUDGED || pays(worst, before, target / 2, AHEAD_BACKWARD));
+        more = worst > 2 * target && (k < NOT_JUDGED || pays(worst, before, target, AHEAD_BACKWARD));
     }
     if (now.data() != m.data()) std::copy(now.begin(), now.end(), m.begin());
-    if (worst <= target) return worst;
+    if (worst <= 2 * target) return worst;
     return solve_by(team, plans, discount, source, m, target, MOST_STEPS_BACKWARD);
 }
 

@@ -28,8 +28,10 @@ class Transports:
         """
     def targets(self, numbers: NDArray[np.int64], targets: NDArray[np.int32] | NDArray[np.int64], run: Run) -> None:
         """Write the pair of states that every edge leads to, or the number of that."""
-    def flows(self, flow: NDArray[np.float64], run: Run) -> None:
-        """Write the flows of all narrow trees."""
+    def plans(
+        self, targets: NDArray[np.int32] | NDArray[np.int64], flow: NDArray[np.float64], run: Run
+    ) -> None:
+        """Write the flows of all narrow trees and, unless that array is empty, the pairs that the edges lead to."""
     def edges_of(self, k: int) -> tuple[int, int]:
         """Return the first edge of item k, and the end."""
     def item_flows(self, k: int) -> NDArray[np.float64]:

@@ -395,7 +395,7 @@ def _product(blocks: list[Rows], facts: Facts, W: Array, v: Array) -> Swept:
             _improve([block], facts, W)
             held = _held[facts.run, block]
         t = held.transports
-        held.plans = held.plans or _engine.PairChain(Plans(t.at, t.targets(), t.flow, NO_NUMBERS), v.size)
+        held.plans = held.plans or _engine.PairChain(Plans(t.at, *t.plans(), NO_NUMBERS), v.size)
         held.plans.multiply(v, values := np.empty(t.size), engine_run(t.threads))
         found.append(values)
     return Swept(found)

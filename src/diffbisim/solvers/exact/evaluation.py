@@ -218,7 +218,7 @@ class TreeCorrection(Correction):
 
     def _plans(self) -> Plans | None:
         t = self.transports
-        return Plans(t.at, t.targets(), t.flow, NO_NUMBERS) if t.edges <= FACTORIZE else None
+        return Plans(t.at, *t.plans(), NO_NUMBERS) if t.edges <= FACTORIZE else None
 
 
 class PlanCorrection(Correction):

@@ -146,7 +146,7 @@ def pair_chain(transports: Transports, discount: float) -> PairChain:
     if listed.size:
         numbers = np.full(int(listed[-1]) + 1, -1, np.int64)
         numbers[listed] = np.arange(listed.size)
-    plans = Plans(transports.at, transports.targets(numbers), transports.flow, ALL)
+    plans = Plans(transports.at, *transports.plans(numbers), ALL)
     return PairChain(plans, transports.size, discount, transports.threads)
 
 

@@ -189,7 +189,7 @@ class Transports:
         if not self.narrow:
             return np.asarray(self.trees.flow)
         flow = np.empty(self.edges)
-        self.core.flows(flow, engine_run(self.threads))
+        self.core.plans(NO_NUMBERS, flow, engine_run(self.threads))
         return flow
 
     @property
@@ -267,10 +267,21 @@ class Transports:
 
     def targets(self, numbers: Integers = NO_NUMBERS) -> NDArray[Any]:
         """The pair of states that every edge leads to: its flat index or, if ``numbers`` are given, its number."""
-        most = int(numbers.max()) if numbers.size else (int(self.items.x.indices.max()) + 1) * self.items.n_y
-        targets: NDArray[Any] = np.empty(self.edges, np.int32 if most < 2**31 else np.int64)
+        targets = self._new_targets(numbers)
         self.core.targets(numbers, targets, engine_run(self.threads))
         return targets
+
+    def _new_targets(self, numbers: Integers) -> NDArray[Any]:
+        most = int(numbers.max()) if numbers.size else (int(self.items.x.indices.max()) + 1) * self.items.n_y
+        return np.empty(self.edges, np.int32 if most < 2**31 else np.int64)
+
+    def plans(self, numbers: Integers = NO_NUMBERS) -> tuple[NDArray[Any], Array]:
+        """:meth:`targets` and ``flow``."""
+        if not self.narrow:
+            return self.targets(numbers), self.flow
+        targets, flow = self._new_targets(NO_NUMBERS), np.empty(self.edges)
+        self.core.plans(targets, flow, engine_run(self.threads))
+        return targets, flow
 
     def weighted_potentials(self, W: Array, m: Array, shapes: tuple[Any, Any] | None) -> tuple[Array, Array]:
         """``Σ m_k f_k`` by rows of X and ``Σ m_k g_k`` by rows of Y for the table W.
