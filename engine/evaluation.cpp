@@ -133,7 +133,10 @@ template <class Number> void TransposedPlans::fill(Team& team, const Plans<Numbe
         for (std::vector<Index>& of_piece : next) total += std::exchange(of_piece[b], total);
     }
     first_[n] = total;
-    source_.resize(total), place_.resize(total), flow_.resize(total);
+    entries_ = total;
+    source_ = std::make_unique_for_overwrite<std::uint32_t[]>(std::size_t(total));
+    place_ = std::make_unique_for_overwrite<std::uint16_t[]>(std::size_t(total));
+    flow_ = std::make_unique_for_overwrite<double[]>(std::size_t(total));
     for_entries([&](Index* place, Index z, Index e) {
         const std::uint64_t target = std::uint64_t(plans.target[e]);
         const Index at = place[target / BLOCK]++;
@@ -234,8 +237,13 @@ void PairChain::mark_visited(View<double> source, Out<bool> visited, Watch& watc
             if (Index(level.size()) < size_ / MANY) {
                 for (const Index z : level) follow(z, [&](Index to) { next.push_back(to); });
             } else {  // in ascending order, which is faster, including pairs of the next level that come later
-                for (Index z = 0; z < size_; ++z)
-                    if (visited[z] && !done[z]) follow(z, [](Index) {});
+                for (Index z = 0; z < size_; ++z) {
+                    if (!visited[z] || done[z]) continue;
+                    done[z] = true;
+                    const Index k = plans.row_of(z), end = plans.first[k + 1];
+                    for (Index e = plans.first[k]; e < end; ++e) visited[plans.target[e]] |= plans.flow[e] > 0.0;
+                    watch.spend(2 * (end - plans.first[k]));
+                }
                 for (Index z = 0; z < size_; ++z)
                     if (visited[z] && !done[z]) next.push_back(z);
             }
@@ -262,6 +270,9 @@ double PairChain::occupancy(
     const TransposedPlans plans(team, plans_, size_, visited);
     std::vector<double> spare(size_);
     for (Index z = 0; z < size_; ++z) m[z] = visited[z] ? m[z] : 0.0;
+    std::vector<Index> starts;  // few, as a rule: most pairs have no source
+    for (Index z = 0; z < size_; ++z)
+        if (source[z] != 0.0) starts.push_back(z);
     const double mass = sum_of(size_, [&](Index z) { return m[z]; });
     for (Index z = 0; z < size_; ++z) m[z] = mass > 0.0 ? m[z] / mass : source[z];
     Out<double> now = m, next = spare;
@@ -272,7 +283,10 @@ double PairChain::occupancy(
         double change = 0.0;
         std::mutex guard;
         plans.push(team, now, next, [&](Index lo, Index hi) {
-            const double largest = scale_and_add(discount, source.data() + lo, now.data() + lo, next.data() + lo, hi - lo);
+            double* const fresh = next.data() + lo;
+            for (Index j = 0; j < hi - lo; ++j) fresh[j] *= discount;
+            for (auto z = std::lower_bound(starts.begin(), starts.end(), lo); z < starts.end() && *z < hi; ++z) next[*z] += source[*z];
+            const double largest = largest_difference(fresh, now.data() + lo, hi - lo);
             const std::lock_guard lock(guard);
             change = std::max(change, largest);
         });

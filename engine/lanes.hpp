@@ -157,21 +157,18 @@ ALWAYS_INLINE std::pair<double, double> range_of(const double* v, Index n) {
     return found;
 }
 
-/// v[j] ← source[j] + factor v[j] for all j < n; returns the largest change from `old`. NaN is ignored.
-ALWAYS_INLINE double scale_and_add(double factor, const double* source, const double* old, double* v, Index n) {
+/// The largest |u[j] - v[j]|; NaN is ignored.
+ALWAYS_INLINE double largest_difference(const double* u, const double* v, Index n) {
     Doubles most = {};
     double largest = 0.0;
     Index j = 0;
     for (; j + N_DOUBLES <= n; j += N_DOUBLES) {
-        const Doubles fresh = doubles_at(source + j) + factor * doubles_at(v + j), change = fresh - doubles_at(old + j);
-        const Doubles size = change < 0.0 ? -change : change;
+        const Doubles change = doubles_at(u + j) - doubles_at(v + j), size = change < 0.0 ? -change : change;
         most = size > most ? size : most;
-        *reinterpret_cast<Doubles*>(v + j) = fresh;
     }
     for (Index k = 0; k < N_DOUBLES; ++k) largest = std::max(largest, most[k]);
     for (; j < n; ++j) {
-        v[j] = source[j] + factor * v[j];
-        const double size = std::abs(v[j] - old[j]);
+        const double size = std::abs(u[j] - v[j]);
         largest = size > largest ? size : largest;
     }
     return largest;

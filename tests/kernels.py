@@ -53,9 +53,9 @@ def all_of(X, Y, solver="exact", **how):
 def many_pairs():
     """As the exact solver treats millions of them: narrow trees, shared out to threads."""
     from diffbisim import parallel
-    from diffbisim.solvers.exact import evaluation, transports
+    from diffbisim.solvers.exact import transports
 
-    parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = 1
+    parallel.CHUNK = transports.CHUNK = 1
     for transports.MANY, transports.TARGETS in ((10**9, 0), (0, 0), (0, 2**27)):
         all_of(sparse(6), sparse(5), Exact(threads=2), discount=0.99)
 

@@ -225,10 +225,10 @@ def solve(question, option="full", end="to the end", threads=1, warm=None, seed=
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
     from diffbisim import parallel, stopping
-    from diffbisim.solvers.exact import evaluation, transports
+    from diffbisim.solvers.exact import transports
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (parallel, evaluation, transports) if threads > 1 else ():
+        for module in (parallel, transports) if threads > 1 else ():
             patch.setattr(module, "CHUNK", 1)
         if threads > 1:
             patch.setattr(stopping, "SHARE", 1.0)

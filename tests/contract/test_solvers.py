@@ -37,7 +37,7 @@ from diffbisim import parallel, stopping
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 from diffbisim.solvers.exact import dense as full_rows
-from diffbisim.solvers.exact import evaluation, small, transports
+from diffbisim.solvers.exact import small, transports
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 from oracles.enclosure import centered, truth
 from oracles.entropic import entropic_truth
@@ -242,7 +242,7 @@ def changed(constants):
 
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
-    modules = (parallel, evaluation, transports) if threads > 1 else ()
+    modules = (parallel, transports) if threads > 1 else ()
     return changed(
         (*((module, "CHUNK", 1) for module in modules), *([(stopping, "SHARE", 1.0)] if threads > 1 else []))
     )

@@ -195,7 +195,7 @@ class Search:
 
 def visits(result: DistanceResult, accuracy: float) -> Array:
     """Return the joint occupancy ``(n, k)`` of an exact coupling, to an accuracy relative to its largest entries."""
-    from diffbisim.solvers.exact.pairs import pair_chain  # numba is loaded where something is solved
+    from diffbisim.solvers.exact.pairs import pair_chain
 
     coupling: Any = result.coupling
     start = coupling.start.plan.toarray().ravel()
