@@ -55,10 +55,10 @@ double distance(const Vector& u, const Vector& v) { return engine::largest_diffe
 bool are_same(const Vector& u, const Vector& v) { return std::memcmp(u.data(), v.data(), u.size() * sizeof(double)) == 0; }
 
 /// A correction in single precision, of the same plans.
-bool corrects(const RandomPlans& plans, Index size, double discount, const Vector& b, const Vector& wanted) {
+bool corrects(const RandomPlans& plans, double discount, const Vector& b, const Vector& wanted) {
     const std::vector<float> flow(plans.flow.begin(), plans.flow.end()), r(b.begin(), b.end());
     std::vector<float> spare[2] = {r, r};
-    engine::Team team(2, {}, 1.0);
+    engine::Team team(2, {}, 1e9);
     const auto found = engine::correct(team, {plans.first, plans.target, flow}, discount, r, spare[0], spare[1], 1e-4);
     if (!found.solved) return true;  // BiCGStab may stagnate
     Vector u(spare[found.in_second].begin(), spare[found.in_second].end());
@@ -82,13 +82,13 @@ bool check_evaluation(std::mt19937_64& random) {
 
     std::vector<Vector> found;
     for (int threads = 1; threads <= 2; ++threads) {
-        engine::Team team(threads, {}, 1.0);
+        engine::Team team(threads, {}, random() % 8 == 0 ? 1.0 : 1e9);  // starting threads takes most of the time
         engine::Watch watch(team);
         const engine::PairChain chain(plans.view(), size);
         Vector u(size), v(size), spare(size), m = start;
         if (!shared && chain.relax(team, discount, b, u, spare, 1e-9) && distance(u, values) > 1e-8 / (1 - discount)) return false;
-        if (chain.solve(team, {discount}, b, u, 1e-12, 500) <= 1e-10 && distance(u, values) > 1e-8) return false;
-        if (chain.solve(team, {discount, true}, source, v, 1e-13, 500) <= 1e-10 && distance(v, masses) > 1e-8) return false;
+        if (chain.solve(team, {discount}, b, u, 1e-12, 60) <= 1e-10 && distance(u, values) > 1e-8) return false;
+        if (chain.solve(team, {discount, true}, source, v, 1e-13, 60) <= 1e-10 && distance(v, masses) > 1e-8) return false;
         const auto visited = std::make_unique<bool[]>(std::size_t(size));
         chain.mark_visited(source, {visited.get(), std::size_t(size)}, watch);
         const double worst = chain.occupancy(team, discount, source, {visited.get(), std::size_t(size)}, m, 1e-13);
@@ -102,5 +102,5 @@ bool check_evaluation(std::mt19937_64& random) {
     }
     for (std::size_t k = 0; k < 3; ++k)
         if (!are_same(found[k], found[k + 3])) return false;
-    return shared || corrects(plans, size, discount, b, values);
+    return shared || corrects(plans, discount, b, values);
 }
