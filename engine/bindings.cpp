@@ -18,6 +18,7 @@
 
 #include "barycenters.hpp"
 #include "certificates.hpp"
+#include "dense.hpp"
 #include "exponential.hpp"
 #include "games.hpp"
 #include "linear.hpp"
@@ -218,13 +219,15 @@ struct Transports {
     Index last_pair;  // the largest one that an item leads to
     Index n_edges = 0;
     nb::object items, trees;  // the tuples of arrays, kept alive
+    std::unique_ptr<engine::Dense> dense;  // for full rows
 
-    Transports(nb::object items_, nb::object trees_) : items(std::move(items_)), trees(std::move(trees_)) {
+    Transports(nb::object items_, nb::object trees_, std::pair<Index, Index> dense_from) : items(std::move(items_)), trees(std::move(trees_)) {
         core.items = items_of(items);
         n_states = states_of(core.items.x), last_pair = last_pair_of(core.items);
         const nb::object child = trees.attr("child");
         if (!hold<std::int8_t>(child) && !hold<std::int16_t>(child) && !hold<std::int32_t>(child))
             throw nb::type_error("edges must be contiguous arrays of int8, int16 or int32");
+        if (engine::fits_dense(core, {dense_from.first, dense_from.second})) dense = std::make_unique<engine::Dense>(core);
     }
 
     template <class Int> bool hold(const nb::object& child) {
@@ -274,6 +277,7 @@ struct Transports {
         require(target.size() == 0 || target.size() == flow.size(), "plans need one target for every edge, or none");
         const engine::Effort how{engine::Basis(basis), nb::cast<double>(effort.attr("price")), view(slack)};
         const engine::Swept swept = without_lock(run, [&](engine::Team& team) {
+            if (dense) return dense->solve(team, core, view(W), how, out(values));
             return engine::solve(team, core, view(W), how, {out(target), out(flow)}, out(values));
         });
         return nb::make_tuple(swept.pivots, swept.failed, swept.clipped);
@@ -526,7 +530,8 @@ void add_difference(const Array<float>& fresh, const Array<float>& old, const Ou
 
 void add_transports(nb::module_& m) {
     nb::class_<Transports>(m, "Transports")
-        .def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a)
+        .def(nb::init<nb::object, nb::object, std::pair<Index, Index>>(), "items"_a, "trees"_a, "dense_from"_a)
+        .def_prop_ro("dense", [](const Transports& self) { return self.dense != nullptr; })
         .def("solve", &Transports::solve, "W"_a.noconvert(), "values"_a.noconvert(), "effort"_a, "plans"_a, "run"_a)
         .def("targets", &Transports::targets<std::int32_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
         .def("targets", &Transports::targets<std::int64_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)

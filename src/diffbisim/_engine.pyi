@@ -17,7 +17,10 @@ class Run:
 class Transports:
     """A list of transports: tuples ``Items`` and ``Trees`` of arrays (solvers/exact/transports.py), which are kept."""
 
-    def __init__(self, items: Any, trees: Any) -> None: ...
+    def __init__(self, items: Any, trees: Any, dense_from: tuple[int, int]) -> None: ...
+    @property
+    def dense(self) -> bool:
+        """Whether all rows are full, with as many states as ``dense_from``: they are solved as in engine/dense.hpp."""
     def solve(
         self, W: NDArray[np.float64], values: NDArray[np.float64], effort: Any, plans: Any, run: Run
     ) -> tuple[int, int, float]:
