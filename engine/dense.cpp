@@ -39,6 +39,9 @@ constexpr double ROUGH_CENTER = 1e-9;
 /// Multiples of the golden ratio modulo one fill the unit interval evenly.
 constexpr double GOLDEN = 0.6180339887498949;
 
+/// How many rows are priced at once in double precision.
+constexpr Index ROWS_AT_ONCE = 4;
+
 /// How many lines of a table are transposed at once.
 constexpr Index BLOCK = 16;
 
@@ -112,6 +115,15 @@ void shorten(const float* cells, float per_unit, Index n, std::int16_t* into) {
     }
 }
 
+/// Compute the potentials of a tree, with zero at the root, and the costs of its edges.
+template <class Int> ALWAYS_INLINE void potentials_of(Tree<Int> tree, const Shared& s, DenseTools& tools) {
+    const Costs c = s.costs();
+    double *pot = tools.work.pot, *costs = tools.costs.data();
+    for (Index k = 0; k < tree.edges; ++k) costs[k] = cost_of(c, tree.child[k], tree.parent[k]);
+    pot[tree.parent[0]] = 0.0;
+    for (Index k = 0; k < tree.edges; ++k) pot[tree.child[k]] = costs[k] - pot[tree.parent[k]];
+}
+
 // --- the dual simplex --------------------------------------------------------------------------------------------
 
 /// Update the score of the edge above node v, (negative flow)² / (n √(1 + cells / QUICK)); the largest one leaves.
@@ -120,7 +132,7 @@ void shorten(const float* cells, float per_unit, Index n, std::int16_t* into) {
 /// Nonnegative floating-point numbers have the same order as their bits read as integers. The lowest bits store the node, so
 /// that one pass finds the largest score and where it is.
 ALWAYS_INLINE void rate(Node v, DualWork& w, std::int32_t* score, const double* weight) {
-    const double lack = std::min(w.flow[v] + TINY_FLOW, 0.0);
+    const double flow = w.flow[v] + TINY_FLOW, lack = flow - std::abs(flow);  // twice the negative part, without a branch
     const float steepness = float(lack * lack * weight[w.size[v]]);
     score[v] = (std::bit_cast<std::int32_t>(steepness) & ~PLACE) | std::int32_t(v);
 }
@@ -228,6 +240,12 @@ ALWAYS_INLINE Side side_of(Node out, const Shared& s, DualWork& w) {
     return {n, m, rows};
 }
 
+/// A number with the order of `value`, then of `node`, which is in its lower half.
+ALWAYS_INLINE std::int64_t ranked(float value, Node node) {
+    const std::int32_t bits = std::bit_cast<std::int32_t>(value);
+    return std::int64_t(bits ^ (bits >> 31 & std::numeric_limits<std::int32_t>::max())) << 32 | node;
+}
+
 /// A cell across the cut.
 struct Crossing {
     Node line, end;  // its nodes on the smaller side and across the cut
@@ -255,15 +273,10 @@ ALWAYS_INLINE Crossing crossing_cell(const Side& side, const Shared& s, DualWork
     }
     const Index place = place_of_least(best, per_unit, w.free.data() + across, width);
     const float* column = (side.rows ? s.by_columns.data() : s.by_rows.data()) + place * (side.rows ? s.A : s.B) - first;
-    Node line = lines[0];
-    float reduced = FORBIDDEN;
-    for (Index k = 0; k < side.lines; ++k) {
-        const float value = column[lines[k]] - pot[lines[k]];
-        line = value < reduced ? lines[k] : line;
-        reduced = value < reduced ? value : reduced;
-    }
-    const Node end = Node(place + across);
-    return {line, end, reduced - w.free.data()[end]};
+    std::int64_t found = std::numeric_limits<std::int64_t>::max();
+    for (Index k = 0; k < side.lines; ++k) found = std::min(found, ranked(column[lines[k]] - pot[lines[k]], lines[k]));
+    const Node line = Node(found), end = Node(place + across);
+    return {line, end, column[line] - pot[line] - w.free.data()[end]};
 }
 
 /// Remove the edge above `out` and attach its subtree by the node `bottom` to a new parent.
@@ -326,6 +339,24 @@ Pivoted repair_loaded(const Shared& s, DenseTools& tools) {
 }
 
 // --- the primal simplex ------------------------------------------------------------------------------------------
+
+/// Whether a reduced cost in ROWS_AT_ONCE rows from i on is below -tol.
+ALWAYS_INLINE bool any_below(const Costs& c, Index i, const double* pot, double tol) {
+    const double* other = pot + c.a;
+    Longs below[ROWS_AT_ONCE] = {};
+    const double* line[ROWS_AT_ONCE];
+    double level[ROWS_AT_ONCE];
+    for (Index k = 0; k < ROWS_AT_ONCE; ++k) line[k] = c.row(i + k), level[k] = pot[i + k] - tol;
+    Index j = 0;
+    for (; j + N_DOUBLES <= c.b; j += N_DOUBLES) {
+        const Doubles here = doubles_at(other + j);
+        for (Index k = 0; k < ROWS_AT_ONCE; ++k) below[k] |= doubles_at(line[k] + j) - here < Doubles{} + level[k];
+    }
+    bool found = any_of((below[0] | below[1]) | (below[2] | below[3]));
+    for (; j < c.b; ++j)
+        for (Index k = 0; k < ROWS_AT_ONCE; ++k) found |= line[k][j] - other[j] < level[k];
+    return found;
+}
 
 /// A position and how far its reduced cost is below -tol; NO_NODE if none is.
 struct Gain {
@@ -406,8 +437,11 @@ void list_all(const Shared& s, double tol, DenseTools& tools) {
     CellList& list = tools.list;
     const double* pot = tools.work.pot;
     list.size = 0;
-    for (Index i = 0; i < c.a; ++i)
-        if (any_below(c.row(i), pot + c.a, c.b, pot[i] - tol)) list.size += find_cell(c, i, pot, tol, list.cells[list.size]);
+    for (Index i = 0; i < c.a; i += ROWS_AT_ONCE) {
+        const Index end = std::min(i + ROWS_AT_ONCE, c.a);
+        if (end - i == ROWS_AT_ONCE && !any_below(c, i, pot, tol)) continue;
+        for (Index row = i; row < end; ++row) list.size += find_cell(c, row, pot, tol, list.cells[list.size]);
+    }
     tools.watch().spend(c.a * c.b);
 }
 
@@ -442,7 +476,7 @@ void list_fast(const Shared& s, double tol, bool sure, DenseTools& tools) {
 }
 
 template <class Int> Pivoted repair_dense(Tree<Int> tree, Marginals m, const Shared& s, DenseTools& tools) {
-    tree_potentials(tree, s.costs(), tools.work.pot);
+    potentials_of(tree, s, tools);
     const Node root = load(tree, m, tools.work.pot, s, tools);
     const Pivoted found = repair_loaded(s, tools);
     if (found.done) unload(tree, root, s, tools.dual);
@@ -452,7 +486,7 @@ template <class Int> Pivoted repair_dense(Tree<Int> tree, Marginals m, const Sha
 template <class Int> Pivoted optimize_dense(Tree<Int> tree, const Shared& s, DenseTools& tools, double tol, Index max_pivots) {
     const Costs c = s.costs();
     Workspace& w = tools.work;
-    tree_potentials(tree, c, w.pot);
+    potentials_of(tree, s, tools);
     list_fast(s, tol, true, tools);
     if (tools.list.size == 0) return {0, true};
     const Node root = unpack(tree, w);
@@ -462,12 +496,12 @@ template <class Int> Pivoted optimize_dense(Tree<Int> tree, const Shared& s, Den
         list_fast(s, tol, false, tools);
         if (tools.list.size > 0) continue;
         pack(tree, w, root);
-        tree_potentials(tree, c, w.pot);  // removes the rounding errors of many updates
+        potentials_of(tree, s, tools);  // removes the rounding errors of many updates
         list_fast(s, tol, true, tools);
         if (tools.list.size == 0) return {pivots, true};
     }
     pack(tree, w, root);
-    tree_potentials(tree, c, w.pot);
+    potentials_of(tree, s, tools);
     return {pivots, false};
 }
 
@@ -553,7 +587,7 @@ template <class Int> class RowSolver {
         }
         if (moved) swept_.clipped = std::max(swept_.clipped, true_flows(tree, m, c.a, c.b, tools_.work.net));
         swept_.failed += !found.done;
-        values_[item(j)] = tree_value(tree, c);
+        values_[item(j)] = dot(tree.flow, tools_.costs.data(), tree.edges);
     }
 
     /// Start from the tree of the near row, or from the hub.
@@ -592,7 +626,7 @@ DualWork::DualWork(const Shared& s)
     t = links.data(), size = sizes.data(), flow = flows.data();
     for (Index n = 0; n <= s.nodes(); ++n) {
         const double least = double(std::max<Index>(std::min(n, s.nodes() - n), 1));
-        weight[n] = 1.0 / (least * std::sqrt(1.0 + least * double(std::max(s.a, s.b)) / QUICK));
+        weight[n] = 0.25 / (least * std::sqrt(1.0 + least * double(std::max(s.a, s.b)) / QUICK));
     }
 }
 

@@ -136,12 +136,13 @@ struct DenseTools {
     Workspace work;
     DualWork dual;
     CellList list;
+    std::vector<double> costs;  // of the edges of the last tree
     std::vector<std::int32_t> child, parent;  // the hub: for the present row of X and the mean row of Y
     std::vector<double> flow;
 
     DenseTools(const Shared& shared, Watch& watch)
-        : work(shared.nodes(), watch), dual(shared), list(shared), child(std::size_t(shared.nodes() - 1)), parent(child.size()),
-          flow(child.size()) {}
+        : work(shared.nodes(), watch), dual(shared), list(shared), costs(std::size_t(shared.nodes() - 1)), child(costs.size()),
+          parent(costs.size()), flow(costs.size()) {}
 
     Watch& watch() { return *work.watch; }
     Tree<std::int32_t> hub() { return {child.data(), parent.data(), flow.data(), Index(child.size())}; }
@@ -159,7 +160,7 @@ void nearest_first(View<double> Z, Index width, Out<Index> order, Out<Index> nea
 template <class Int> Pivoted repair_dense(Tree<Int> tree, Marginals m, const Shared& shared, DenseTools& tools);
 
 /// Run the primal simplex from a feasible tree until no reduced cost is below -tol for freshly computed potentials, or about
-/// `max_pivots` are done. The potentials are left in `tools.work.pot`.
+/// `max_pivots` are done. The potentials are left in `tools.work.pot`, the costs of the edges in `tools.costs`.
 template <class Int> Pivoted optimize_dense(Tree<Int> tree, const Shared& shared, DenseTools& tools, double tol, Index max_pivots);
 
 /// List the best cell of every row that has a reduced cost below -tol for the potentials in `tools.work.pot`.
