@@ -78,17 +78,19 @@ template <class V, class T> ALWAYS_INLINE void scan_four(const FourLines<T>& lin
         for (Index c = 0; c < width; c += STEP) store_at<V>(best + c, least<V>(vector_at<V>(best + c), of_lines(c)));
 }
 
-/// A potential as a 16-bit integer, clipped so that differences cannot overflow.
-ALWAYS_INLINE std::int16_t in_units(float value, float per_unit) {
-    constexpr float MOST = SHORT / 2;
-    const float units = value * per_unit, low = units > -MOST ? units : -MOST;
-    return std::int16_t(low < MOST ? low : MOST);
+/// Potentials as 16-bit integers, clipped so that differences cannot overflow; n is rounded up to a multiple of N_FLOATS.
+ALWAYS_INLINE void to_units(const float* pot, float per_unit, Index n, std::int32_t* units) {
+    const Floats high = Floats{} + float(SHORT / 2), low = -high;
+    for (Index k = 0; k < n; k += N_FLOATS) {
+        const Floats value = vector_at<Floats>(pot + k) * per_unit, above = value > low ? value : low;
+        store_at<Ints>(units + k, __builtin_convertvector(least<Floats>(above, high), Ints));
+    }
 }
 
-/// The position with the least best - free, in units; the lowest bits of a cost store its position.
+/// The position with the least best - pot, in units; the lowest bits of a cost store its position.
 ///
 /// Rounding to units may make a cost negative by less than two units, so two units are added.
-ALWAYS_INLINE Index place_of_least(const std::int16_t* best, float per_unit, const float* free, Index width) {
+ALWAYS_INLINE Index place_of_least(const std::int16_t* best, float per_unit, const float* pot, Index width) {
     const std::int32_t low = std::int32_t(std::bit_ceil(std::uint32_t(width))) - 1;
     const Ints high = Ints{} + ~low;
     const Floats scale = Floats{} + per_unit, two = Floats{} + 2.0f, zero = {};
@@ -96,7 +98,7 @@ ALWAYS_INLINE Index place_of_least(const std::int16_t* best, float per_unit, con
     for (Index k = 0; k < N_FLOATS; ++k) at[k] = std::int32_t(k);
     for (Index c = 0; c < width; c += N_FLOATS) {
         const Floats cells = __builtin_convertvector(vector_at<HalfShorts>(best + c), Floats);
-        const Floats value = cells - vector_at<Floats>(free + c) * scale + two;
+        const Floats value = cells - vector_at<Floats>(pot + c) * scale + two;
         const Ints cost = (std::bit_cast<Ints>(value > zero ? value : zero) & high) | at;
         found = least<Ints>(cost, found);
         at += std::int32_t(N_FLOATS);
@@ -171,9 +173,9 @@ template <class Int> Node load(Tree<Int> tree, Marginals m, const double* pot, c
         before = v;
         rate(v, w, score, weight);
     }
-    float *relative = w.pot.data(), *free = w.free.data();
-    for (Index i = 0; i < a; ++i) relative[i] = free[i] = float(pot[i] - s.base[i]);
-    for (Index j = 0; j < b; ++j) relative[A + j] = free[A + j] = float(pot[a + j] - s.base[a + j]);
+    float* relative = w.pot.data();
+    for (Index i = 0; i < a; ++i) relative[i] = float(pot[i] - s.base[i]);
+    for (Index j = 0; j < b; ++j) relative[A + j] = float(pot[a + j] - s.base[a + j]);
     return root;
 }
 
@@ -220,30 +222,32 @@ ALWAYS_INLINE Side side_of(Node out, const Shared& s, DualWork& w) {
     bool rows = out >= A;
     if (2 * n > s.nodes()) n = s.nodes() - n, v = t[u].next, u = t[out].previous, rows = !rows;
     Node *side = w.side.data(), *lines = w.lines.data();
-    float* free = w.free.data();
+    float *pot = w.pot.data(), *side_pot = w.side_pot.data(), *line_pot = w.line_pot.data();
+    const Node first_column = Node(A);
     Index m = 0;
-    const Index top = s.A + s.B + 2;
+    const Index top = s.A + s.B - 1;
     Index end = top;
+    const auto take = [&](Index k, Node node, Index at) {
+        const float own = pot[node];
+        side[k] = lines[at] = node, side_pot[k] = line_pot[at] = own;
+        pot[node] = -FORBIDDEN;
+        return Index((node < first_column) == rows);
+    };
     // Each node is known only once the one before it is loaded, so going from both ends halves the wait. The lines found from
     // the far end are collected at the end of the list.
     for (Index k = 0; k < n / 2; ++k) {
-        side[2 * k] = lines[m] = v, side[2 * k + 1] = lines[end] = u;
-        m += (v < A) == rows, end -= (u < A) == rows;
-        free[v] = free[u] = -FORBIDDEN;
+        m += take(2 * k, v, m), end -= take(2 * k + 1, u, end);
         v = t[v].next, u = t[u].previous;
     }
-    if (n % 2) {
-        side[n - 1] = lines[m] = v, free[v] = -FORBIDDEN;
-        m += (v < A) == rows;
-    }
-    for (Index k = end + 1; k <= top; ++k) lines[m++] = lines[k];
+    if (n % 2) m += take(n - 1, v, m);
+    for (Index k = end + 1; k <= top; ++k, ++m) lines[m] = lines[k], line_pot[m] = line_pot[k];
     return {n, m, rows};
 }
 
-/// A number with the order of `value`, then of `node`, which is in its lower half.
-ALWAYS_INLINE std::int64_t ranked(float value, Node node) {
+/// A number with the order of `value`, then of `at`, which is in its lower half.
+ALWAYS_INLINE std::int64_t ranked(float value, std::uint32_t at) {
     const std::int32_t bits = std::bit_cast<std::int32_t>(value);
-    return std::int64_t(bits ^ (bits >> 31 & std::numeric_limits<std::int32_t>::max())) << 32 | node;
+    return std::int64_t(bits ^ (bits >> 31 & std::numeric_limits<std::int32_t>::max())) << 32 | at;
 }
 
 /// A cell across the cut.
@@ -260,23 +264,26 @@ ALWAYS_INLINE Crossing crossing_cell(const Side& side, const Shared& s, DualWork
     const Index width = side.rows ? s.B : s.A, first = side.rows ? 0 : s.A, across = side.rows ? s.A : 0;
     const std::int16_t* cells = side.rows ? s.short_rows.data() : s.short_columns.data();
     Node* lines = w.lines.data();
-    const float* pot = w.pot.data();
+    float* line_pot = w.line_pot.data();
+    std::int32_t* shift = w.shift.data();
     std::int16_t* best = w.best.data();
-    for (Index k = side.lines; k < side.lines + 3; ++k) lines[k] = lines[side.lines - 1];  // a multiple of four
+    for (Index k = side.lines; k < side.lines + 3; ++k) lines[k] = lines[k - 1], line_pot[k] = line_pot[k - 1];  // a multiple of four
+    to_units(line_pot, per_unit, side.lines + 3, shift);
     for (Index k = 0; k < side.lines; k += 4) {
         FourLines<std::int16_t> four;
         for (Index l = 0; l < 4; ++l) {
             four.cells[l] = cells + (lines[k + l] - first) * width;
-            four.pot[l] = in_units(pot[lines[k + l]], per_unit);
+            four.pot[l] = std::int16_t(shift[k + l]);
         }
         scan_four<Shorts>(four, k == 0, width, best);
     }
-    const Index place = place_of_least(best, per_unit, w.free.data() + across, width);
+    const float* across_pot = w.pot.data() + across;
+    const Index place = place_of_least(best, per_unit, across_pot, width);
     const float* column = (side.rows ? s.by_columns.data() : s.by_rows.data()) + place * (side.rows ? s.A : s.B) - first;
     std::int64_t found = std::numeric_limits<std::int64_t>::max();
-    for (Index k = 0; k < side.lines; ++k) found = std::min(found, ranked(column[lines[k]] - pot[lines[k]], lines[k]));
-    const Node line = Node(found), end = Node(place + across);
-    return {line, end, column[line] - pot[line] - w.free.data()[end]};
+    for (Index k = 0; k < side.lines; ++k) found = std::min(found, ranked(column[lines[k]] - line_pot[k], std::uint32_t(k)));
+    const std::uint32_t at = std::uint32_t(found);
+    return {lines[at], Node(place + across), column[lines[at]] - line_pot[at] - across_pot[place]};
 }
 
 /// Remove the edge above `out` and attach its subtree by the node `bottom` to a new parent.
@@ -315,7 +322,7 @@ ALWAYS_INLINE void move_subtree(Node out, Node bottom, Node new_parent, Index A,
 Pivoted repair_loaded(const Shared& s, DenseTools& tools) {
     DualWork& w = tools.dual;
     Watch& watch = tools.watch();
-    float *pot = w.pot.data(), *free = w.free.data();
+    float* pot = w.pot.data();
     const float per_unit = float(1.0 / s.unit);
     const Index n = s.A + s.B;
     for (Index pivots = 0; pivots < 3 * s.nodes(); ++pivots) {
@@ -326,10 +333,10 @@ Pivoted repair_loaded(const Shared& s, DenseTools& tools) {
         if (side.lines == 0) break;
         const Crossing cell = crossing_cell(side, s, w, per_unit);
         if (!(cell.reduced < FORBIDDEN / 2)) break;
+        const float fall = side.rows ? cell.reduced : -cell.reduced;  // of the columns' potentials
         for (Index k = 0; k < side.nodes; ++k) {
             const Node v = w.side.data()[k];
-            pot[v] += negate_if((v < s.A) != side.rows, cell.reduced);
-            free[v] = pot[v];
+            pot[v] = w.side_pot.data()[k] + negate_if(v >= s.A, fall);
         }
         const bool within = side.rows == (out >= s.A);
         move_subtree(out, within ? cell.line : cell.end, within ? cell.end : cell.line, s.A, w);
@@ -621,8 +628,8 @@ Shared::Shared(Index rows, Index columns, Index rows_of_y)
       near(std::size_t(rows_of_y), NO_NODE) {}
 
 DualWork::DualWork(const Shared& s)
-    : links(s.A + s.B), sizes(s.A + s.B), flows(s.A + s.B), score(s.A + s.B), pot(s.A + s.B), free(s.A + s.B, -FORBIDDEN),
-      side(s.A + s.B), lines(s.A + s.B + 3), best(std::max(s.A, s.B)), weight(std::size_t(s.nodes() + 1)) {
+    : links(s.A + s.B), sizes(s.A + s.B), flows(s.A + s.B), score(s.A + s.B), pot(s.A + s.B, -FORBIDDEN),
+      side(s.A + s.B), side_pot(s.A + s.B), lines(s.A + s.B + LANES), line_pot(s.A + s.B + LANES), shift(s.A + s.B + LANES), best(std::max(s.A, s.B)), weight(std::size_t(s.nodes() + 1)) {
     t = links.data(), size = sizes.data(), flow = flows.data();
     for (Index n = 0; n <= s.nodes(); ++n) {
         const double least = double(std::max<Index>(std::min(n, s.nodes() - n), 1));

@@ -105,10 +105,12 @@ struct DualWork : Threaded {
     Aligned<std::int32_t> sizes;
     Aligned<double> flows;
     Aligned<std::int32_t> score;  // of the edge to the parent: the one with the largest score leaves
-    Aligned<float> pot;  // potentials relative to the base
-    Aligned<float> free;  // the same, but -FORBIDDEN for nodes on the scanned side of the cut
+    Aligned<float> pot;  // potentials relative to the base; -FORBIDDEN for nodes on the scanned side of the cut
     Aligned<Node> side;  // the nodes of that side
-    Aligned<Node> lines;  // (A + B + 3) those of them whose lines are scanned
+    Aligned<float> side_pot;  // and their potentials
+    Aligned<Node> lines;  // (A + B + LANES) those of them whose lines are scanned
+    Aligned<float> line_pot;  // (A + B + LANES) and their potentials
+    Aligned<std::int32_t> shift;  // (A + B + LANES) the same in units
     Aligned<std::int16_t> best;  // (max(A, B)) the least reduced cost at each node across the cut, in units
     std::vector<double> weight;  // (a + b + 1) of an edge, by the size of the subtree below it
 
