@@ -474,6 +474,26 @@ nb::tuple repair(const Table& C, nb::handle tree) {
     return nb::make_tuple(found.pivots, found.done);
 }
 
+/// Probabilities of low costs for each of the rows Q (m, b): what near rows are judged by.
+NewArray<double> profiles(nb::handle y, const Table& W, const Run& run) {
+    const engine::Costs c = costs_of(W);
+    const engine::Rows rows = rows_of(y);
+    require(Index(rows.states.size()) == rows.size() * c.b && states_of(rows) == c.b, "the rows must be full");
+    return as_array(without_lock(run, [&](engine::Team& team) { return engine::profiles(team, rows, c); }));
+}
+
+/// The order of points Z (m, width) along a minimum spanning tree grown from their mean, and what each one is near.
+nb::tuple nearest_first(const Table& Z, const Run& run) {
+    const engine::Costs points = costs_of(Z);
+    require(points.stride == points.b, "the points must be contiguous");
+    std::vector<Index> order(std::size_t(points.a)), near(std::size_t(points.a));
+    without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        engine::nearest_first({points.entries, std::size_t(points.a * points.b)}, points.b, order, near, watch);
+    });
+    return nb::make_tuple(as_array(std::move(order)), as_array(std::move(near)));
+}
+
 // --- tables over pairs ---------------------------------------------------------------------------------------------
 
 nb::tuple sort_keys(const Array<double>& cost, Index n_y, const Run& run) {
@@ -547,6 +567,8 @@ void add_transports(nb::module_& m) {
     m.def("simplex", &simplex, "C"_a.noconvert(), "tree"_a, "price"_a, "max_pivots"_a, "pot"_a.noconvert());
     m.def("tree_flows", &tree_flows, "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a);
     m.def("repair", &repair, "C"_a.noconvert(), "tree"_a);
+    m.def("profiles", &profiles, "y"_a, "W"_a.noconvert(), "run"_a);
+    m.def("nearest_first", &nearest_first, "Z"_a.noconvert(), "run"_a);
     m.def("sort_keys", &sort_keys, "cost"_a.noconvert(), "n_y"_a, "run"_a);
     m.def("reachable", &reachable, "successors"_a, "seen"_a.noconvert(), "first"_a.noconvert(), "run"_a);
     m.def("extremes", &extremes, "listed"_a.noconvert(), "TU"_a.noconvert(), "U"_a.noconvert());

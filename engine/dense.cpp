@@ -87,6 +87,25 @@ ALWAYS_INLINE void to_units(const float* pot, float per_unit, Index n, std::int3
     }
 }
 
+/// relative = pot - base in single precision; returns the largest absolute value.
+ALWAYS_INLINE double to_single(const double* pot, const double* base, Index n, float* relative) {
+    Doubles low = {}, high = {};
+    Index v = 0;
+    for (; v + N_DOUBLES <= n; v += N_DOUBLES) {
+        const Doubles difference = doubles_at(pot + v) - doubles_at(base + v);
+        store_at<HalfFloats>(relative + v, __builtin_convertvector(difference, HalfFloats));
+        low = least<Doubles>(difference, low);
+        high = difference > high ? difference : high;
+    }
+    double largest = 0.0;
+    for (Index k = 0; k < N_DOUBLES; ++k) largest = std::max({largest, -low[k], high[k]});
+    for (; v < n; ++v) {
+        const double difference = pot[v] - base[v];
+        relative[v] = float(difference), largest = std::max(largest, std::abs(difference));
+    }
+    return largest;
+}
+
 /// The position with the least best - pot, in units; the lowest bits of a cost store its position.
 ///
 /// Rounding to units may make a cost negative by less than two units, so two units are added.
@@ -347,8 +366,12 @@ Pivoted repair_loaded(const Shared& s, DenseTools& tools) {
 
 // --- the primal simplex ------------------------------------------------------------------------------------------
 
-/// Whether a reduced cost in ROWS_AT_ONCE rows from i on is below -tol.
-ALWAYS_INLINE bool any_below(const Costs& c, Index i, const double* pot, double tol) {
+/// Which of ROWS_AT_ONCE rows from i on have a reduced cost below -tol.
+struct RowsBelow {
+    bool row[ROWS_AT_ONCE];
+};
+
+ALWAYS_INLINE RowsBelow rows_below(const Costs& c, Index i, const double* pot, double tol) {
     const double* other = pot + c.a;
     Longs below[ROWS_AT_ONCE] = {};
     const double* line[ROWS_AT_ONCE];
@@ -359,9 +382,11 @@ ALWAYS_INLINE bool any_below(const Costs& c, Index i, const double* pot, double 
         const Doubles here = doubles_at(other + j);
         for (Index k = 0; k < ROWS_AT_ONCE; ++k) below[k] |= doubles_at(line[k] + j) - here < Doubles{} + level[k];
     }
-    bool found = any_of((below[0] | below[1]) | (below[2] | below[3]));
-    for (; j < c.b; ++j)
-        for (Index k = 0; k < ROWS_AT_ONCE; ++k) found |= line[k][j] - other[j] < level[k];
+    RowsBelow found;
+    for (Index k = 0; k < ROWS_AT_ONCE; ++k) {
+        found.row[k] = any_of(below[k]);
+        for (Index rest = j; rest < c.b; ++rest) found.row[k] |= line[k][rest] - other[rest] < level[k];
+    }
     return found;
 }
 
@@ -374,20 +399,28 @@ struct Gain {
 /// The cell of row i that is farthest below -tol; the first one of several.
 ALWAYS_INLINE Gain best_of_row(const Costs& c, Index i, const double* pot, double tol) {
     const double *line = c.row(i), *other = pot + c.a, level = pot[i] - tol;
-    Doubles most = {};
-    Longs at = {}, here;
-    for (Index k = 0; k < N_DOUBLES; ++k) here[k] = k;
+    constexpr Index PARTS = 8 / N_DOUBLES;
+    Doubles most[PARTS] = {};
+    Longs at[PARTS] = {}, here[PARTS];
+    for (Index k = 0; k < 8; ++k) here[k / N_DOUBLES][k % N_DOUBLES] = k;
     Index j = 0;
-    for (; j + N_DOUBLES <= c.b; j += N_DOUBLES) {
-        const Doubles excess = level - (doubles_at(line + j) - doubles_at(other + j));
-        const Longs more = excess > most;
-        most = more ? excess : most;
-        at = more ? here : at;
-        here += N_DOUBLES;
+    for (; j + 8 <= c.b; j += 8)
+        for (Index k = 0; k < PARTS; ++k) {
+            const Index first = j + k * N_DOUBLES;
+            const Doubles excess = level - (doubles_at(line + first) - doubles_at(other + first));
+            const Longs more = excess > most[k];
+            most[k] = more ? excess : most[k];
+            at[k] = more ? here[k] : at[k];
+            here[k] += 8;
+        }
+    for (Index k = 1; k < PARTS; ++k) {
+        const Longs better = (most[k] > most[0]) | ((most[k] == most[0]) & (at[k] < at[0]));
+        most[0] = better ? most[k] : most[0];
+        at[0] = better ? at[k] : at[0];
     }
     Gain found{NO_NODE, 0.0};
     for (Index k = 0; k < N_DOUBLES; ++k)
-        if (most[k] > found.excess || (most[k] == found.excess && found.at > at[k])) found = {at[k], most[k]};
+        if (most[0][k] > found.excess || (most[0][k] == found.excess && found.at > at[0][k])) found = {at[0][k], most[0][k]};
     for (; j < c.b; ++j) {
         const double excess = level - (line[j] - other[j]);
         if (excess > found.excess) found = {j, excess};
@@ -445,9 +478,10 @@ void list_all(const Shared& s, double tol, DenseTools& tools) {
     const double* pot = tools.work.pot;
     list.size = 0;
     for (Index i = 0; i < c.a; i += ROWS_AT_ONCE) {
-        const Index end = std::min(i + ROWS_AT_ONCE, c.a);
-        if (end - i == ROWS_AT_ONCE && !any_below(c, i, pot, tol)) continue;
-        for (Index row = i; row < end; ++row) list.size += find_cell(c, row, pot, tol, list.cells[list.size]);
+        const Index n = std::min(ROWS_AT_ONCE, c.a - i);
+        const RowsBelow below = n == ROWS_AT_ONCE ? rows_below(c, i, pot, tol) : RowsBelow{{true, true, true, true}};
+        for (Index k = 0; k < n; ++k)
+            if (below.row[k]) list.size += find_cell(c, i + k, pot, tol, list.cells[list.size]);
     }
     tools.watch().spend(c.a * c.b);
 }
@@ -459,12 +493,7 @@ void list_fast(const Shared& s, double tol, bool sure, DenseTools& tools) {
     CellList& list = tools.list;
     const double* pot = tools.work.pot;
     float *relative = list.pot.data(), *best = list.best.data();
-    double largest = 0.0;
-    for (Index v = 0; v < c.nodes(); ++v) {
-        const double difference = pot[v] - s.base[v];
-        relative[v] = float(difference);
-        largest = std::max(largest, std::abs(difference));
-    }
+    const double largest = to_single(pot, s.base.data(), c.nodes(), relative);
     const double error = sure ? SINGLE * (SHORT * s.unit + largest + tol) : 0.0;
     if (error > tol / 2) return list_all(s, tol, tools);
     for (Index j = 0; j < c.b; j += 4) {
