@@ -19,6 +19,7 @@
 #include "barycenters.hpp"
 #include "certificates.hpp"
 #include "evaluation.hpp"
+#include "dense.hpp"
 #include "exponential.hpp"
 #include "games.hpp"
 #include "linear.hpp"
@@ -219,13 +220,15 @@ struct Transports {
     Index last_pair;  // the largest one that an item leads to
     Index n_edges = 0;
     nb::object items, trees;  // the tuples of arrays, kept alive
+    std::unique_ptr<engine::Dense> dense;  // for full rows
 
-    Transports(nb::object items_, nb::object trees_) : items(std::move(items_)), trees(std::move(trees_)) {
+    Transports(nb::object items_, nb::object trees_, std::pair<Index, Index> dense_from) : items(std::move(items_)), trees(std::move(trees_)) {
         core.items = items_of(items);
         n_states = states_of(core.items.x), last_pair = last_pair_of(core.items);
         const nb::object child = trees.attr("child");
         if (!hold<std::int8_t>(child) && !hold<std::int16_t>(child) && !hold<std::int32_t>(child))
             throw nb::type_error("edges must be contiguous arrays of int8, int16 or int32");
+        if (engine::fits_dense(core, {dense_from.first, dense_from.second})) dense = std::make_unique<engine::Dense>(core);
     }
 
     template <class Int> bool hold(const nb::object& child) {
@@ -275,6 +278,7 @@ struct Transports {
         require(target.size() == 0 || target.size() == flow.size(), "plans need one target for every edge, or none");
         const engine::Effort how{engine::Basis(basis), nb::cast<double>(effort.attr("price")), view(slack)};
         const engine::Swept swept = without_lock(run, [&](engine::Team& team) {
+            if (dense) return dense->solve(team, core, view(W), how, out(values));
             return engine::solve(team, core, view(W), how, {out(target), out(flow)}, out(values));
         });
         return nb::make_tuple(swept.pivots, swept.failed, swept.clipped);
@@ -472,6 +476,26 @@ nb::tuple repair(const Table& C, nb::handle tree) {
     return nb::make_tuple(found.pivots, found.done);
 }
 
+/// Probabilities of low costs for each of the rows Q (m, b): what near rows are judged by.
+NewArray<double> profiles(nb::handle y, const Table& W, const Run& run) {
+    const engine::Costs c = costs_of(W);
+    const engine::Rows rows = rows_of(y);
+    require(Index(rows.states.size()) == rows.size() * c.b && states_of(rows) == c.b, "the rows must be full");
+    return as_array(without_lock(run, [&](engine::Team& team) { return engine::profiles(team, rows, c); }));
+}
+
+/// The order of points Z (m, width) along a minimum spanning tree grown from their mean, and what each one is near.
+nb::tuple nearest_first(const Table& Z, const Run& run) {
+    const engine::Costs points = costs_of(Z);
+    require(points.stride == points.b, "the points must be contiguous");
+    std::vector<Index> order(std::size_t(points.a)), near(std::size_t(points.a));
+    without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        engine::nearest_first({points.entries, std::size_t(points.a * points.b)}, points.b, order, near, watch);
+    });
+    return nb::make_tuple(as_array(std::move(order)), as_array(std::move(near)));
+}
+
 // --- tables over pairs ---------------------------------------------------------------------------------------------
 
 nb::tuple sort_keys(const Array<double>& cost, Index n_y, const Run& run) {
@@ -528,7 +552,8 @@ void add_difference(const Array<float>& fresh, const Array<float>& old, const Ou
 
 void add_transports(nb::module_& m) {
     nb::class_<Transports>(m, "Transports")
-        .def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a)
+        .def(nb::init<nb::object, nb::object, std::pair<Index, Index>>(), "items"_a, "trees"_a, "dense_from"_a)
+        .def_prop_ro("dense", [](const Transports& self) { return self.dense != nullptr; })
         .def("solve", &Transports::solve, "W"_a.noconvert(), "values"_a.noconvert(), "effort"_a, "plans"_a, "run"_a)
         .def("targets", &Transports::targets<std::int32_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
         .def("targets", &Transports::targets<std::int64_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
@@ -545,6 +570,8 @@ void add_transports(nb::module_& m) {
     m.def("simplex", &simplex, "C"_a.noconvert(), "tree"_a, "price"_a, "max_pivots"_a, "pot"_a.noconvert());
     m.def("tree_flows", &tree_flows, "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a);
     m.def("repair", &repair, "C"_a.noconvert(), "tree"_a);
+    m.def("profiles", &profiles, "y"_a, "W"_a.noconvert(), "run"_a);
+    m.def("nearest_first", &nearest_first, "Z"_a.noconvert(), "run"_a);
     m.def("sort_keys", &sort_keys, "cost"_a.noconvert(), "n_y"_a, "run"_a);
     m.def("reachable", &reachable, "successors"_a, "seen"_a.noconvert(), "first"_a.noconvert(), "run"_a);
     m.def("extremes", &extremes, "listed"_a.noconvert(), "TU"_a.noconvert(), "U"_a.noconvert());

@@ -17,7 +17,10 @@ class Run:
 class Transports:
     """A list of transports: tuples ``Items`` and ``Trees`` of arrays (solvers/exact/transports.py), which are kept."""
 
-    def __init__(self, items: Any, trees: Any) -> None: ...
+    def __init__(self, items: Any, trees: Any, dense_from: tuple[int, int]) -> None: ...
+    @property
+    def dense(self) -> bool:
+        """Whether all rows are full, with as many states as ``dense_from``: they are solved as in engine/dense.hpp."""
     def solve(
         self, W: NDArray[np.float64], values: NDArray[np.float64], effort: Any, plans: Any, run: Run
     ) -> tuple[int, int, float]:
@@ -92,6 +95,12 @@ def tree_flows(p: NDArray[np.float64], q: NDArray[np.float64], tree: Any) -> flo
 
 def repair(C: NDArray[np.float64], tree: Any) -> tuple[int, bool]:
     """Make the flows of a ``Tree`` nonnegative by dual pivots; returns their number, and whether it succeeded."""
+
+def profiles(y: Any, W: NDArray[np.float64], run: Run) -> NDArray[np.float64]:
+    """Return Pr[W(x, y) < s], y ~ q, for each full row q of ``y`` and 128 pairs (x, s); flat, row by row."""
+
+def nearest_first(Z: NDArray[np.float64], run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Order points so that each is near an earlier one, or their mean (-1); return the order and what each is near."""
 
 def sort_keys(cost: NDArray[np.float64], n_y: int, run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return one number per state, such that states matched in sorted order are at low cost."""

@@ -45,8 +45,7 @@ from diffbisim.solvers.base import Callback, Check, Run, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing, hide_others, restore_trees
 from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
-from diffbisim.solvers.exact.simplex import Tree
-from diffbisim.solvers.exact.transports import Items, Transports
+from diffbisim.solvers.exact.transports import Items, Transports, Tree
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
     Equation,

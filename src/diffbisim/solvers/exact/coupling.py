@@ -18,13 +18,13 @@ from diffbisim.problem import Array, Coupling, Problem, Start, frozen, lazy
 from diffbisim.results import Row
 from diffbisim.solvers.base import MARGINALS, Arrays
 from diffbisim.solvers.exact.pairs import begin, bellman, first_table, independent_occupancy, pair_chain, rounding
-from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
     Transport,
     Transports,
+    Tree,
     Trees,
 )
 from diffbisim.stochastic import Successors
