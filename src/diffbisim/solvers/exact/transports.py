@@ -25,6 +25,7 @@ from diffbisim import _engine
 from diffbisim._compile import njit
 from diffbisim.parallel import CHUNK, Stop, split
 from diffbisim.problem import Array, available_threads, lazy
+from diffbisim.solvers.certify import PlanErrors, transport_rounding
 from diffbisim.solvers.exact.dense import Dense, solve_rows
 from diffbisim.solvers.exact.simplex import Tree
 from diffbisim.stochastic import Successors
@@ -301,20 +302,11 @@ class Transports:
 # --- one transport -----------------------------------------------------------------------------------------
 
 
-def transport_rounding(nodes: int, unbalanced: float, clipped: float, by_potentials: bool = False) -> float:
-    """η₀ of solver.py for tables of size one: the largest effect of rounding on the value of a transport.
-
-    ``unbalanced`` and ``clipped`` are the masses s and κ.
-    """
-    more = by_potentials * (0.5 * nodes * EPS + 2 * clipped)
-    return (1.5 * nodes + 2) * EPS + unbalanced + 2 * clipped + more
-
-
 class Transport:
     """min <π, C> over couplings of ``p (a,)`` and ``q (b,)``, both positive; keeps its tree between solves.
 
     ``solved`` says whether the last solve finished, ``price`` is how far the least reduced cost is below zero, and
-    ``slack`` bounds the effect of rounding for costs of at most one (derived in solver.py): the minimum is in
+    ``slack`` bounds the effect of rounding for costs of at most one (engine/certificates.hpp): the minimum is in
     [value - price - slack, value + slack].
     """
 
@@ -331,7 +323,7 @@ class Transport:
         """The value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
         found = _engine.solve_one(np.ascontiguousarray(C), self.p, self.q, self.tree, price, self.pot, engine_run())
         value, self.solved, self.price, clipped = found
-        self.slack = transport_rounding(self.pot.size, self._unbalanced, clipped)
+        self.slack = transport_rounding(PlanErrors(self.pot.size, self._unbalanced, clipped))
         return value
 
     def cells(self) -> tuple[Integers, Integers, Array]:
