@@ -87,25 +87,28 @@ def row_distances(table: Array, cells: Cells, difference: Array) -> Array:
     out = np.zeros(shape)
     if not scale > 0:
         return out
-    sides = [_entries(cells, shape, side) for side in (difference, -difference)]
-    listed = np.flatnonzero(np.logical_and(*(np.diff(side.indptr) > 0 for side in sides)))
-    if not listed.size:
+    has_mass = [np.logical_or.reduceat(side > 0.0, cells.first, axis=1) for side in (difference, -difference)]
+    rows = np.flatnonzero(has_mass[0] & has_mass[1])
+    if not rows.size:
         return out
     W = np.ascontiguousarray(table / scale)
-    items = Items.of(sides[0], sides[1], len(table), sort_keys(W))._replace(listed=listed * (out.size + 1))
-    values = np.empty(listed.size)
+    x, y = (_entries(cells, rows, side) for side in (difference, -difference))
+    items = Items.of(x, y, len(table), sort_keys(W))._replace(listed=np.arange(rows.size) * (rows.size + 1))
+    values = np.empty(rows.size)
     Transports(items).solve(W.ravel(), values, PRICE)
-    out.ravel()[listed] = scale * values
+    out.ravel()[rows] = scale * values
     return out
 
 
-def _entries(cells: Cells, shape: tuple[int, int], side: Array) -> Successors:
-    """Return the positive entries of B versions of the rows, one version after the other."""
+def _entries(cells: Cells, rows: Integers, side: Array) -> Successors:
+    """Return the positive entries of these rows, which are numbered through all B versions."""
     at = np.flatnonzero(side > 0.0)
     version, cell = np.divmod(at, cells.targets.size)
-    row = version * shape[1] + cells.rows[cell]
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=shape[0] * shape[1]))])
-    return Successors.frozen(indptr, cells.targets[cell], side.ravel()[at])
+    row = version * cells.first.size + cells.rows[cell]
+    number = np.searchsorted(rows, row)
+    kept = rows[np.minimum(number, rows.size - 1)] == row
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(number[kept], minlength=rows.size))])
+    return Successors.frozen(indptr, cells.targets[cell[kept]], side.ravel()[at[kept]])
 
 
 def first_order(problem: Problem) -> Causes:
