@@ -104,9 +104,9 @@ Interval separable_bounds(const Tables& tables, Interval start, const Occupancie
     for (std::size_t z = 0; z < gain.size(); ++z) gain[z] = tables.U[z] - tables.upper[z];
     const double high = -separable_minimum(gain, rho.x, rho.y, discount);
     const double lower = start.low + (low - tables.slack) / (1 - discount), upper = start.high + (high + tables.slack) / (1 - discount);
-    return {  // NaN leaves the range of the costs
-        std::max(costs.least, std::nextafter(costs.unit() * lower, -INF)),
-        std::min(costs.largest, std::nextafter(costs.unit() * upper, INF)),
+    return {  // where costs are zero, so are the bounds; 0 · ∞ leaves the range of the costs
+        std::max(costs.least, std::nextafter(costs.largest * lower, -INF)),
+        std::min(costs.largest, std::nextafter(costs.largest * upper, INF)),
     };
 }
 
