@@ -111,6 +111,49 @@ def reachable(successors: Any, seen: NDArray[np.bool_], first: NDArray[np.int64]
 def extremes(listed: NDArray[np.int64], TU: NDArray[np.float64], U: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return the least and the largest TU - U over the pairs, and the size of both tables; NaN if any difference is."""
 
+def transport_rounding(errors: tuple[int, float, float, bool]) -> float:
+    """Return the largest effect of rounding on the value of a transport, for tables of size one (``PlanErrors``)."""
+
+def band(
+    change: tuple[float, float, float], errors: tuple[int, float, float, bool], discount: float, price: float
+) -> tuple[float, float, float]:
+    """Return (shift, half, rounding) of the band that a sweep proves; ``change`` is that of :func:`extremes`."""
+
+def solve_start(
+    starts: Any, U: NDArray[np.float64], n_y: int, price: float, run: Run
+) -> tuple[float, bool, float, float]:
+    """Solve the transport of the starts (``StartArrays``) for a table; its tree and potentials become optimal.
+
+    Returns the value, whether it was solved, how far the least reduced cost is below zero, and the effect of rounding.
+    """
+
+def bounds(
+    start: tuple[float, bool, float, float], half_gap: float, least: float, largest: float
+) -> tuple[float, float, float, float]:
+    """Return value, lower and upper bound and gap for a table known up to ``half_gap``, in the units of the costs."""
+
+def start_interval(start: tuple[float, bool, float, float]) -> tuple[float, float]:
+    """Return bounds on the transport of the starts."""
+
+def separable_minimum(
+    delta: NDArray[np.float64], rho_x: NDArray[np.float64], rho_y: NDArray[np.float64], discount: float
+) -> float:
+    """Return a certified <ρ_X, a> + <ρ_Y, b> with a(x) + b(y) ≤ delta(x,y)."""
+
+def separable_bounds(
+    U: NDArray[np.float64],
+    lower: NDArray[np.float64],
+    upper: NDArray[np.float64],
+    slack: float,
+    start: tuple[float, float],
+    rho_x: NDArray[np.float64],
+    rho_y: NDArray[np.float64],
+    discount: float,
+    least: float,
+    largest: float,
+) -> tuple[float, float]:
+    """Return bounds on the distance by separable corrections, in the units of the costs."""
+
 def settle(
     cost: NDArray[np.float64],
     scale: float,

@@ -182,7 +182,8 @@ class AverageCost(Run):
     def check(self, iteration: int) -> Check:
         """Compute the distance for the table of gains and its bounds; the gap is that of the whole table."""
         bounds = self.start.solve(self.g, self.half)
-        return Check(bounds.row(self.work), bounds.gap + 2 * self.extra, self.floor + 4 * self.start.transport.slack)
+        floor = self.floor + 4 * self.start.rounding
+        return Check(bounds.row(self.work), bounds.gap + 2 * self.extra, floor)
 
     def evaluate(self) -> None:
         """Compute the next tables."""

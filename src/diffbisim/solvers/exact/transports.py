@@ -25,6 +25,7 @@ from scipy import sparse
 from diffbisim import _engine
 from diffbisim.parallel import CHUNK
 from diffbisim.problem import Array, available_threads, lazy
+from diffbisim.solvers.certify import PlanErrors, transport_rounding
 from diffbisim.stochastic import Successors
 from diffbisim.stopping import engine_run
 
@@ -36,8 +37,8 @@ NOTHING: Array = np.empty(0)
 #: Trees are narrow from MANY edges on, provided that no two rows have more than FEW successors together.
 MANY, FEW = 2 * CHUNK, 64
 
-#: From how many states on, in total and of each chain, full rows have a solver of their own. With fewer, the general one is
-#: as fast.
+#: From how many states on, in total and of each chain, full rows have a solver of their own. With fewer, the general
+#: one is as fast.
 DENSE_FROM = (65, 8)
 
 #: Up to this many edges the plans of narrow trees also store their targets (0.5 GB); beyond, targets are computed from
@@ -291,20 +292,11 @@ class Transports:
 # --- one transport -----------------------------------------------------------------------------------------
 
 
-def transport_rounding(nodes: int, unbalanced: float, clipped: float, by_potentials: bool = False) -> float:
-    """η₀ of solver.py for tables of size one: the largest effect of rounding on the value of a transport.
-
-    ``unbalanced`` and ``clipped`` are the masses s and κ.
-    """
-    more = by_potentials * (0.5 * nodes * EPS + 2 * clipped)
-    return (1.5 * nodes + 2) * EPS + unbalanced + 2 * clipped + more
-
-
 class Transport:
     """min <π, C> over couplings of ``p (a,)`` and ``q (b,)``, both positive; keeps its tree between solves.
 
     ``solved`` says whether the last solve finished, ``price`` is how far the least reduced cost is below zero, and
-    ``slack`` bounds the effect of rounding for costs of at most one (derived in solver.py): the minimum is in
+    ``slack`` bounds the effect of rounding for costs of at most one (engine/certificates.hpp): the minimum is in
     [value - price - slack, value + slack].
     """
 
@@ -321,7 +313,7 @@ class Transport:
         """The value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
         found = _engine.solve_one(np.ascontiguousarray(C), self.p, self.q, self.tree, price, self.pot, engine_run())
         value, self.solved, self.price, clipped = found
-        self.slack = transport_rounding(self.pot.size, self._unbalanced, clipped)
+        self.slack = transport_rounding(PlanErrors(self.pot.size, self._unbalanced, clipped))
         return value
 
     def cells(self) -> tuple[Integers, Integers, Array]:
