@@ -37,8 +37,8 @@ NOTHING: Array = np.empty(0)
 #: Trees are narrow from MANY edges on, provided that no two rows have more than FEW successors together.
 MANY, FEW = 2 * CHUNK, 64
 
-#: From how many states on, in total and of each chain, full rows have a solver of their own. With fewer, the general one is
-#: as fast.
+#: From how many states on, in total and of each chain, full rows have a solver of their own. With fewer, the general
+#: one is as fast.
 DENSE_FROM = (65, 8)
 
 #: Up to this many edges the plans of narrow trees also store their targets (0.5 GB); beyond, targets are computed from
