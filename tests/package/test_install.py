@@ -112,8 +112,8 @@ r = db.distance(X, Y, discount=0.5, solver="lp")
 print(round(r.value, 6))
 db.plot.encoder(r).figure.savefig("encoder.png")
 print(db.lump(db.MarkovChain([[0.5, 0.5], [0.5, 0.5]])).n_states)
-import diffbisim.solvers.exact.simplex
-print(diffbisim.solvers.exact.simplex.__file__.startswith(db.__path__[0]))
+import diffbisim.solvers.exact.transports
+print(diffbisim.solvers.exact.transports.__file__.startswith(db.__path__[0]))
 """
     out, _ = fresh(bare, code, tmp_path)
     assert out.split() == ["0.166667", "1", "True"]

@@ -2,7 +2,6 @@
 
     solver.py       policy iteration over pairs of states: the algorithm and its certificates
     transports.py   many transports over one table, with optimal bases kept from sweep to sweep
-    simplex.py      one transport: the network simplex
     evaluation.py   the value of a coupling: linear systems over pairs
     coupling.py     plans, potentials and occupancies of a solution
     small.py        small problems in one call of the engine
