@@ -19,7 +19,6 @@ The certificate comes from the last improvement, whose values were computed with
 Trees that were lost, moved or rebuilt only affect how fast it is reached.
 """
 
-import sys
 import uuid
 from collections.abc import Callable
 from concurrent.futures import CancelledError
