@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
@@ -19,6 +20,7 @@
 #include "barycenters.hpp"
 #include "certificates.hpp"
 #include "evaluation.hpp"
+#include "dense.hpp"
 #include "exponential.hpp"
 #include "games.hpp"
 #include "linear.hpp"
@@ -219,13 +221,15 @@ struct Transports {
     Index last_pair;  // the largest one that an item leads to
     Index n_edges = 0;
     nb::object items, trees;  // the tuples of arrays, kept alive
+    std::unique_ptr<engine::Dense> dense;  // for full rows
 
-    Transports(nb::object items_, nb::object trees_) : items(std::move(items_)), trees(std::move(trees_)) {
+    Transports(nb::object items_, nb::object trees_, std::pair<Index, Index> dense_from) : items(std::move(items_)), trees(std::move(trees_)) {
         core.items = items_of(items);
         n_states = states_of(core.items.x), last_pair = last_pair_of(core.items);
         const nb::object child = trees.attr("child");
         if (!hold<std::int8_t>(child) && !hold<std::int16_t>(child) && !hold<std::int32_t>(child))
             throw nb::type_error("edges must be contiguous arrays of int8, int16 or int32");
+        if (engine::fits_dense(core, {dense_from.first, dense_from.second})) dense = std::make_unique<engine::Dense>(core);
     }
 
     template <class Int> bool hold(const nb::object& child) {
@@ -275,6 +279,7 @@ struct Transports {
         require(target.size() == 0 || target.size() == flow.size(), "plans need one target for every edge, or none");
         const engine::Effort how{engine::Basis(basis), nb::cast<double>(effort.attr("price")), view(slack)};
         const engine::Swept swept = without_lock(run, [&](engine::Team& team) {
+            if (dense) return dense->solve(team, core, view(W), how, out(values));
             return engine::solve(team, core, view(W), how, {out(target), out(flow)}, out(values));
         });
         return nb::make_tuple(swept.pivots, swept.failed, swept.clipped);
@@ -472,6 +477,26 @@ nb::tuple repair(const Table& C, nb::handle tree) {
     return nb::make_tuple(found.pivots, found.done);
 }
 
+/// Probabilities of low costs for each of the rows Q (m, b): what near rows are judged by.
+NewArray<double> profiles(nb::handle y, const Table& W, const Run& run) {
+    const engine::Costs c = costs_of(W);
+    const engine::Rows rows = rows_of(y);
+    require(Index(rows.states.size()) == rows.size() * c.b && states_of(rows) == c.b, "the rows must be full");
+    return as_array(without_lock(run, [&](engine::Team& team) { return engine::profiles(team, rows, c); }));
+}
+
+/// The order of points Z (m, width) along a minimum spanning tree grown from their mean, and what each one is near.
+nb::tuple nearest_first(const Table& Z, const Run& run) {
+    const engine::Costs points = costs_of(Z);
+    require(points.stride == points.b, "the points must be contiguous");
+    std::vector<Index> order(std::size_t(points.a)), near(std::size_t(points.a));
+    without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        engine::nearest_first({points.entries, std::size_t(points.a * points.b)}, points.b, order, near, watch);
+    });
+    return nb::make_tuple(as_array(std::move(order)), as_array(std::move(near)));
+}
+
 // --- tables over pairs ---------------------------------------------------------------------------------------------
 
 nb::tuple sort_keys(const Array<double>& cost, Index n_y, const Run& run) {
@@ -528,7 +553,8 @@ void add_difference(const Array<float>& fresh, const Array<float>& old, const Ou
 
 void add_transports(nb::module_& m) {
     nb::class_<Transports>(m, "Transports")
-        .def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a)
+        .def(nb::init<nb::object, nb::object, std::pair<Index, Index>>(), "items"_a, "trees"_a, "dense_from"_a)
+        .def_prop_ro("dense", [](const Transports& self) { return self.dense != nullptr; })
         .def("solve", &Transports::solve, "W"_a.noconvert(), "values"_a.noconvert(), "effort"_a, "plans"_a, "run"_a)
         .def("targets", &Transports::targets<std::int32_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
         .def("targets", &Transports::targets<std::int64_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
@@ -545,12 +571,104 @@ void add_transports(nb::module_& m) {
     m.def("simplex", &simplex, "C"_a.noconvert(), "tree"_a, "price"_a, "max_pivots"_a, "pot"_a.noconvert());
     m.def("tree_flows", &tree_flows, "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a);
     m.def("repair", &repair, "C"_a.noconvert(), "tree"_a);
+    m.def("profiles", &profiles, "y"_a, "W"_a.noconvert(), "run"_a);
+    m.def("nearest_first", &nearest_first, "Z"_a.noconvert(), "run"_a);
     m.def("sort_keys", &sort_keys, "cost"_a.noconvert(), "n_y"_a, "run"_a);
     m.def("reachable", &reachable, "successors"_a, "seen"_a.noconvert(), "first"_a.noconvert(), "run"_a);
     m.def("extremes", &extremes, "listed"_a.noconvert(), "TU"_a.noconvert(), "U"_a.noconvert());
     m.def("settle", &settle, "cost"_a.noconvert(), "scale"_a, "discount"_a, "U"_a.noconvert(), "TU"_a.noconvert(), "run"_a);
     m.def("exchange", &exchange, "middle"_a, "shift"_a, "U"_a.noconvert(), "TU"_a.noconvert(), "residual"_a.noconvert(), "run"_a);
     m.def("add_difference", &add_difference, "fresh"_a.noconvert(), "old"_a.noconvert(), "U"_a.noconvert(), "run"_a);
+}
+
+// --- certificates ------------------------------------------------------------------------------------------------
+
+/// What is known about the plans of a list of transports: a tuple (nodes, unbalanced, clipped, by_potentials).
+using PlanErrors = std::tuple<Index, double, double, bool>;
+
+engine::PlanErrors plan_errors_of(const PlanErrors& errors) {
+    const auto [nodes, unbalanced, clipped, by_potentials] = errors;
+    return {nodes, unbalanced, clipped, by_potentials};
+}
+
+/// The band that a sweep proves; `change` is (low, high, size).
+nb::tuple band(const std::tuple<double, double, double>& change, const PlanErrors& errors, double discount, double price) {
+    const auto [low, high, size] = change;
+    const engine::Band found = engine::band_of({low, high, 0.0, size}, plan_errors_of(errors), discount, price);
+    return nb::make_tuple(found.shift, found.half, found.rounding);
+}
+
+/// The transport of the starts, whose rows, columns, marginals, tree and potentials are attributes of an object.
+nb::tuple solve_start(nb::handle starts, const Array<double>& U, Index n_y, double price, const Run& run) {
+    const auto rows = member<Array<Index>>(starts, "rows"), cols = member<Array<Index>>(starts, "cols");
+    const auto p = member<Array<double>>(starts, "p"), q = member<Array<double>>(starts, "q");
+    const auto pot = member<OutArray<double>>(starts, "pot");
+    const Index nodes = Index(rows.size() + cols.size());
+    require(rows.size() > 0 && cols.size() > 0, "both processes need a state to start in");
+    require(p.size() == rows.size() && q.size() == cols.size() && Index(pot.size()) == nodes, "starts need one number for every state");
+    require(n_y > 0 && U.size() % std::size_t(n_y) == 0, "a table needs full rows");
+    require_range(view(rows), Index(U.size()) / n_y, "rows must be numbers of states"), require_range(view(cols), n_y, "columns must be numbers of states");
+    const engine::StartValue found = with_edges(starts.attr("tree"), nodes, [&]<class Int>(engine::Tree<Int> tree) -> engine::StartValue {
+        if constexpr (std::is_same_v<Int, std::int32_t>) {
+            const engine::Start start{view(rows), view(cols), view(p), view(q), tree, out(pot)};
+            return without_lock(run, [&](engine::Team& team) {
+                engine::Watch watch(team);
+                return engine::solve_start(start, view(U), n_y, price, watch);
+            });
+        }
+        require(false, "the tree of the starts has edges of 32 bits");
+        return {};
+    });
+    return nb::make_tuple(found.value, found.solved, found.price, found.slack);
+}
+
+using StartValue = std::tuple<double, bool, double, double>;
+
+engine::StartValue start_value_of(const StartValue& start) {
+    const auto [value, solved, price, slack] = start;
+    return {value, solved, price, slack};
+}
+
+nb::tuple bounds(const StartValue& start, double half_gap, double least, double largest) {
+    const engine::Bounds found = engine::bounds_of(start_value_of(start), half_gap, {least, largest});
+    return nb::make_tuple(found.value, found.lower, found.upper, found.gap);
+}
+
+nb::tuple start_interval(const StartValue& start) {
+    const engine::Interval found = engine::start_interval(start_value_of(start));
+    return nb::make_tuple(found.low, found.high);
+}
+
+double separable_minimum(const Array<double>& delta, const Array<double>& rho_x, const Array<double>& rho_y, double discount) {
+    require(delta.size() > 0 && delta.size() == rho_x.size() * rho_y.size(), "delta needs one number for every pair of states");
+    return engine::separable_minimum(view(delta), view(rho_x), view(rho_y), discount);
+}
+
+nb::tuple separable_bounds(
+    const Array<double>& U, const Array<double>& lower, const Array<double>& upper, double slack, const std::tuple<double, double>& start,
+    const Array<double>& rho_x, const Array<double>& rho_y, double discount, double least, double largest
+) {
+    require(U.size() > 0 && U.size() == rho_x.size() * rho_y.size(), "tables need one number for every pair of states");
+    require(lower.size() == U.size() && upper.size() == U.size(), "all tables must have the same size");
+    const engine::Interval found = engine::separable_bounds(
+        {view(U), view(lower), view(upper), slack}, {std::get<0>(start), std::get<1>(start)}, {view(rho_x), view(rho_y)}, discount, {least, largest}
+    );
+    return nb::make_tuple(found.low, found.high);
+}
+
+void add_certificates(nb::module_& m) {
+    m.def("transport_rounding", [](const PlanErrors& errors) { return engine::transport_rounding(plan_errors_of(errors)); }, "errors"_a);
+    m.def("band", &band, "change"_a, "errors"_a, "discount"_a, "price"_a);
+    m.def("solve_start", &solve_start, "starts"_a, "U"_a.noconvert(), "n_y"_a, "price"_a, "run"_a);
+    m.def("bounds", &bounds, "start"_a, "half_gap"_a, "least"_a, "largest"_a);
+    m.def("start_interval", &start_interval, "start"_a);
+    m.def(
+        "separable_minimum", &separable_minimum, "delta"_a.noconvert(), "rho_x"_a.noconvert(), "rho_y"_a.noconvert(), "discount"_a
+    );
+    m.def(
+        "separable_bounds", &separable_bounds, "U"_a.noconvert(), "lower"_a.noconvert(), "upper"_a.noconvert(), "slack"_a, "start"_a,
+        "rho_x"_a.noconvert(), "rho_y"_a.noconvert(), "discount"_a, "least"_a, "largest"_a
+    );
 }
 
 // --- evaluation --------------------------------------------------------------------------------------------------
@@ -1321,6 +1439,7 @@ NB_MODULE(ENGINE_MODULE, m) {
     add_refinement(m);
     add_linear(m);
     add_transports(m);
+    add_certificates(m);
     add_evaluation(m);
     add_games(m);
     add_sinkhorn(m);

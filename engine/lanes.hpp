@@ -28,6 +28,7 @@ typedef std::int64_t Longs __attribute__((vector_size(REGISTER), aligned(8), may
 typedef float Floats __attribute__((vector_size(REGISTER), aligned(4), may_alias));
 typedef std::int32_t Ints __attribute__((vector_size(REGISTER), aligned(4), may_alias));
 typedef std::int16_t Shorts __attribute__((vector_size(REGISTER), aligned(2), may_alias));
+typedef float HalfFloats __attribute__((vector_size(REGISTER / 2), aligned(4), may_alias));
 typedef std::int16_t HalfShorts __attribute__((vector_size(REGISTER / 2), aligned(2), may_alias));
 
 constexpr Index N_DOUBLES = REGISTER / 8, N_FLOATS = REGISTER / 4, N_SHORTS = REGISTER / 2;

@@ -17,7 +17,10 @@ class Run:
 class Transports:
     """A list of transports: tuples ``Items`` and ``Trees`` of arrays (solvers/exact/transports.py), which are kept."""
 
-    def __init__(self, items: Any, trees: Any) -> None: ...
+    def __init__(self, items: Any, trees: Any, dense_from: tuple[int, int]) -> None: ...
+    @property
+    def dense(self) -> bool:
+        """Whether all rows are full, with as many states as ``dense_from``: they are solved as in engine/dense.hpp."""
     def solve(
         self, W: NDArray[np.float64], values: NDArray[np.float64], effort: Any, plans: Any, run: Run
     ) -> tuple[int, int, float]:
@@ -91,6 +94,12 @@ def tree_flows(p: NDArray[np.float64], q: NDArray[np.float64], tree: Any) -> flo
 def repair(C: NDArray[np.float64], tree: Any) -> tuple[int, bool]:
     """Make the flows of a ``Tree`` nonnegative by dual pivots; returns their number, and whether it succeeded."""
 
+def profiles(y: Any, W: NDArray[np.float64], run: Run) -> NDArray[np.float64]:
+    """Return Pr[W(x, y) < s], y ~ q, for each full row q of ``y`` and 128 pairs (x, s); flat, row by row."""
+
+def nearest_first(Z: NDArray[np.float64], run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Order points so that each is near an earlier one, or their mean (-1); return the order and what each is near."""
+
 def sort_keys(cost: NDArray[np.float64], n_y: int, run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return one number per state, such that states matched in sorted order are at low cost."""
 
@@ -99,6 +108,49 @@ def reachable(successors: Any, seen: NDArray[np.bool_], first: NDArray[np.int64]
 
 def extremes(listed: NDArray[np.int64], TU: NDArray[np.float64], U: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return the least and the largest TU - U over the pairs, and the size of both tables; NaN if any difference is."""
+
+def transport_rounding(errors: tuple[int, float, float, bool]) -> float:
+    """Return the largest effect of rounding on the value of a transport, for tables of size one (``PlanErrors``)."""
+
+def band(
+    change: tuple[float, float, float], errors: tuple[int, float, float, bool], discount: float, price: float
+) -> tuple[float, float, float]:
+    """Return (shift, half, rounding) of the band that a sweep proves; ``change`` is that of :func:`extremes`."""
+
+def solve_start(
+    starts: Any, U: NDArray[np.float64], n_y: int, price: float, run: Run
+) -> tuple[float, bool, float, float]:
+    """Solve the transport of the starts (``StartArrays``) for a table; its tree and potentials become optimal.
+
+    Returns the value, whether it was solved, how far the least reduced cost is below zero, and the effect of rounding.
+    """
+
+def bounds(
+    start: tuple[float, bool, float, float], half_gap: float, least: float, largest: float
+) -> tuple[float, float, float, float]:
+    """Return value, lower and upper bound and gap for a table known up to ``half_gap``, in the units of the costs."""
+
+def start_interval(start: tuple[float, bool, float, float]) -> tuple[float, float]:
+    """Return bounds on the transport of the starts."""
+
+def separable_minimum(
+    delta: NDArray[np.float64], rho_x: NDArray[np.float64], rho_y: NDArray[np.float64], discount: float
+) -> float:
+    """Return a certified <ρ_X, a> + <ρ_Y, b> with a(x) + b(y) ≤ delta(x,y)."""
+
+def separable_bounds(
+    U: NDArray[np.float64],
+    lower: NDArray[np.float64],
+    upper: NDArray[np.float64],
+    slack: float,
+    start: tuple[float, float],
+    rho_x: NDArray[np.float64],
+    rho_y: NDArray[np.float64],
+    discount: float,
+    least: float,
+    largest: float,
+) -> tuple[float, float]:
+    """Return bounds on the distance by separable corrections, in the units of the costs."""
 
 def settle(
     cost: NDArray[np.float64],

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from diffbisim import _engine
 from diffbisim.problem import Array, Problem
+from diffbisim.solvers.certify import Band, PlanErrors, band
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
-from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports, transport_rounding
+from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports
 from diffbisim.stochastic import Successors
 from diffbisim.stopping import engine_run
 
 Integers = NDArray[np.int64]
 
-EPS = float(np.finfo(float).eps)
 ALL: Integers = np.empty(0, np.int64)
 
 
@@ -161,7 +161,12 @@ def independent_occupancy(problem: Problem, listed: Integers) -> Array:
     return m[listed] if listed.size else m
 
 
-def rounding(transports: Transports, size: float, discount: float) -> float:
-    """η / (1-γ) of solver.py: the largest effect of rounding on the middle of the band, for tables of this size."""
-    η = transport_rounding(transports.nodes, transports.unbalanced, transports.clipped, transports.narrow) + 6 * EPS
-    return η * size / (1 - discount)
+def plan_errors(transports: Transports, blur: float = 0.0) -> PlanErrors:
+    """What is known about the plans; ``blur`` is how far rows may differ from those that are certified."""
+    t = transports
+    return PlanErrors(t.nodes, t.unbalanced + blur, t.clipped, t.narrow)
+
+
+def sweep_band(transports: Transports, change: tuple[float, float, float], discount: float, price: float) -> Band:
+    """The band that a sweep proves, from the extremes of T U - U and the size of both tables."""
+    return band(change, plan_errors(transports), discount, price)

@@ -195,13 +195,13 @@ class TotalCost(Run):
     def check(self, iteration: int) -> Check:
         """Compute the distance for the table, and the best bounds so far."""
         start, scale, size, time = self.start, self.problem.scale, self.equation.size, self.leaving.time
-        table = self.equation.W[start.cells]
-        value = start.transport.solve(table, PRICE * size)
-        slack = (start.transport.slack + self.problem.blur) * max(float(table.max()), 0.0)
+        table = self.equation.W.reshape(self.problem.shape)[np.ix_(start.rows, start.cols)]
+        value, solved, price, rounding = start.value(self.equation.W, PRICE * size)
+        slack = rounding + self.problem.blur * max(float(table.max()), 0.0)
         with np.errstate(all="ignore"):
-            low = self.band.lower[0] * (value - start.transport.price - slack) + self.band.lower[1] * time
+            low = self.band.lower[0] * (value - price - slack) + self.band.lower[1] * time
             high = self.band.upper[0] * (value + slack) + self.band.upper[1] * time
-        low = low if start.transport.solved and np.isfinite(low) else 0.0
+        low = low if solved and np.isfinite(low) else 0.0
         high = high if np.isfinite(high) else np.inf
         lower, upper = np.nextafter(scale * low, -np.inf), np.nextafter(scale * high, np.inf)
         lower, upper = max(float(lower), self.best[0]), min(float(upper) if scale else 0.0, self.best[1])
@@ -281,7 +281,7 @@ class TotalCoupling(ExactCoupling):
         V, start = np.nan_to_num(values.ravel() / (problem.scale or 1.0)), StartTransport(problem)
         price = PRICE * max(1.0, float(V.max()))
         transports.solve(V, np.empty(transports.size), price)
-        start.transport.solve(V[start.cells], price)
+        start.value(V, price)
         return cls(problem, transports, V, start, 0.0)
 
     @classmethod
@@ -294,7 +294,7 @@ class TotalCoupling(ExactCoupling):
         items = pair_items(problem, False)._replace(listed=np.array(pairs, np.int64))
         transports = restore_trees(Transports(items), arrays, problem.shape[1])
         start = StartTransport.restore(problem, arrays)
-        start.transport.solve(V[start.cells], PRICE * max(1.0, float(V.max())))
+        start.value(V, PRICE * max(1.0, float(V.max())))
         return cls(problem, transports, np.array(V), start, 0.0)
 
     @lazy

@@ -36,10 +36,11 @@ from diffbisim.chain import MarkovChain
 from diffbisim.errors import ConvergenceWarning, warn
 from diffbisim.problem import Array, Coupling, Problem
 from diffbisim.results import DistanceResult, Status
+from diffbisim.solvers.certify import transport_rounding
 from diffbisim.solvers.exact.coupling import PRICE
 from diffbisim.solvers.exact.evaluation import FACTORIZE, SWEEPS, PairChain, Plans
-from diffbisim.solvers.exact.pairs import ALL, pair_chain
-from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
+from diffbisim.solvers.exact.pairs import ALL, pair_chain, plan_errors
+from diffbisim.solvers.exact.transports import EPS, Transports
 from diffbisim.stochastic import fewest_steps, solve_linear
 
 Integers = NDArray[np.int64]
@@ -171,8 +172,7 @@ class Equation:
         low, high, self.size = _engine.extremes(self.transports.items.listed, self.TW, self.W)
         self.solved &= bool(np.isfinite(high - low)) and self.price < np.inf
         self.change = self.TW - self.W[self.pairs]
-        t = self.transports
-        η = transport_rounding(t.nodes, t.unbalanced + self.blur, t.clipped) + 6 * EPS
+        η = transport_rounding(plan_errors(self.transports, self.blur)) + 6 * EPS
         self.error = η * self.size
         self.below = self.error + self.price
 

@@ -36,7 +36,7 @@ from diffbisim.errors import InvalidArgument
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, check_warm, previous_table
 from diffbisim.solvers.base import Callback, Check, Limits, iterate
-from diffbisim.solvers.certify import distance_bounds
+from diffbisim.solvers.certify import SeparableTables, separable_bounds
 from diffbisim.solvers.exact.transports import NO_NUMBERS
 from diffbisim.solvers.sinkhorn.coupling import SinkhornCoupling, start_of
 from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator
@@ -191,14 +191,13 @@ class Run(ABC):
         longest = plans.x.longest + plans.y.longest
         largest = max(size, float(np.abs(self.U).max()), float(self.c.max())) + plans.largest_information(self.epsilon)
         slack = 4 * (longest + 8) * EPS * largest
-        U, TU_high, TU_low = (t.reshape(plans.shape) for t in (self.U, self.c + γ * upper, self.c + γ * lower))
-        low, high = distance_bounds(U, TU_high, TU_low, self.start.bounds(self.U), self.rho, γ, slack)
-        low, high = np.nextafter([low * scale, high * scale], [-np.inf, np.inf]).tolist()  # products may be rounded
-        self.lower = max(self.lower, low, float(cost.min()))  # d is at least the smallest cost
-        self.upper = max(min(self.upper, high, float(cost.max())), self.lower)  # and at most the largest
+        tables = SeparableTables(self.U, self.c + γ * lower, self.c + γ * upper, slack)
+        low, high = separable_bounds(tables, self.start.bounds(self.U), self.rho, γ, cost)
+        self.lower = max(self.lower, low)
+        self.upper = max(min(self.upper, high), self.lower)
         self.value = self.lower + (self.upper - self.lower) / 2  # lower + upper could overflow
         if self.epsilon:  # plans, potentials and gradient depend on the whole table
-            self.table_gap = (float((TU_high - U).max()) - float((TU_low - U).min())) / (1 - γ)
+            self.table_gap = float((tables.upper - self.U).max() - (tables.lower - self.U).min()) / (1 - γ)
         self.work["half_steps"] = int(plans.half_steps)
         row = Row({
             "iteration": float(iteration), "value": self.value, "lower": self.lower, "upper": self.upper,
