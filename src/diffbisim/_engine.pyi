@@ -31,9 +31,7 @@ class Transports:
         """
     def targets(self, numbers: NDArray[np.int64], targets: NDArray[np.int32] | NDArray[np.int64], run: Run) -> None:
         """Write the pair of states that every edge leads to, or the number of that."""
-    def plans(
-        self, targets: NDArray[np.int32] | NDArray[np.int64], flow: NDArray[np.float64], run: Run
-    ) -> None:
+    def plans(self, targets: NDArray[np.int32] | NDArray[np.int64], flow: NDArray[np.float64], run: Run) -> None:
         """Write the flows of all narrow trees and, unless that array is empty, the pairs that the edges lead to."""
     def edges_of(self, k: int) -> tuple[int, int]:
         """Return the first edge of item k, and the end."""
@@ -196,7 +194,7 @@ class PairChain:
         self, discount: float, transposed: bool, source: NDArray[np.float64], u: NDArray[np.float64], target: float,
         max_iterations: int, run: Run,
     ) -> float:  # fmt: skip
-        """Improve u by BiCGStab until the largest residual is at most ``target``; return it, infinite if it diverged."""
+        """Improve u by BiCGStab to a largest residual of ``target``; return it, infinite if it diverged."""
     def sweep(
         self, discount: float, transposed: bool, source: NDArray[np.float64], u: NDArray[np.float64], times: int,
         run: Run,

@@ -210,7 +210,8 @@ class TreeCorrection(Correction):
 
     def _corrected(self, r: Any, target: float) -> tuple[bool, int, float, int]:
         t = self.transports
-        return _engine.correct_trees(t.core, t.single, self.discount, r, *self.spare, target, engine_run(t.threads))
+        one, two = self.spare
+        return _engine.correct_trees(t.core, t.single, self.discount, r, one, two, target, engine_run(t.threads))
 
     def _sweep(self, r: Any, v: Any, other: Any) -> None:
         t = self.transports
@@ -229,8 +230,8 @@ class PlanCorrection(Correction):
         self.plans = plans
 
     def _corrected(self, r: Any, target: float) -> tuple[bool, int, float, int]:
-        run = engine_run(self.threads)
-        return _engine.correct_plans(self.plans, self.discount, r, *self.spare, target, run)
+        (one, two), run = self.spare, engine_run(self.threads)
+        return _engine.correct_plans(self.plans, self.discount, r, one, two, target, run)
 
     def _sweep(self, r: Any, v: Any, other: Any) -> None:
         _engine.sweep_plans(self.plans, self.discount, r, v, other, SWEEPS, engine_run(self.threads))
