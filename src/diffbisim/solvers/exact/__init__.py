@@ -13,7 +13,7 @@
     total.py        the least total cost until a terminal pair
     horizon.py      finite horizons: backward induction
 
-numba is loaded when a solver runs.
+The transports, the linear systems and the certificates themselves are compiled (``engine/``).
 """
 
 from dataclasses import dataclass
