@@ -78,7 +78,7 @@ def value_iteration_sweeps(problem: Problem) -> int:
 
 def pot_policy_iteration(problem: Problem) -> tuple[float, float]:
     """Improve with POT and evaluate with our BiCGStab; return the value and the time of one sweep."""
-    from diffbisim.solvers.krylov import bicgstab
+    from diffbisim.solvers.exact.evaluation import PairChain, Plans
 
     γ, U, b = problem.discount, problem.cost.ravel().copy(), (1 - problem.discount) * problem.cost.ravel()
     times = []
@@ -91,11 +91,9 @@ def pot_policy_iteration(problem: Problem) -> tuple[float, float]:
         if γ / (1 - γ) * (high - low) <= GAP * problem.scale:
             return float(U[0] + γ / (1 - γ) * (low + high) / 2), min(times)
 
-        def system(v: Array, out: Array, plans: sparse.csr_array = plans) -> None:
-            out[:] = v - γ * (plans @ v)
-
+        rows = Plans(plans.indptr.astype(np.int64), plans.indices, plans.data, np.empty(0, np.int64))
         target = max(0.03 * (high - low), 0.1 * GAP * problem.scale * (1 - γ))
-        bicgstab(system, b, U, target, 150)
+        PairChain(rows, U.size, γ).solve(b, U, target, 150)
 
 
 def dense(sizes: tuple[int, ...]) -> None:

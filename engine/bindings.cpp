@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
@@ -18,6 +19,8 @@
 
 #include "barycenters.hpp"
 #include "certificates.hpp"
+#include "evaluation.hpp"
+#include "dense.hpp"
 #include "exponential.hpp"
 #include "games.hpp"
 #include "linear.hpp"
@@ -218,13 +221,15 @@ struct Transports {
     Index last_pair;  // the largest one that an item leads to
     Index n_edges = 0;
     nb::object items, trees;  // the tuples of arrays, kept alive
+    std::unique_ptr<engine::Dense> dense;  // for full rows
 
-    Transports(nb::object items_, nb::object trees_) : items(std::move(items_)), trees(std::move(trees_)) {
+    Transports(nb::object items_, nb::object trees_, std::pair<Index, Index> dense_from) : items(std::move(items_)), trees(std::move(trees_)) {
         core.items = items_of(items);
         n_states = states_of(core.items.x), last_pair = last_pair_of(core.items);
         const nb::object child = trees.attr("child");
         if (!hold<std::int8_t>(child) && !hold<std::int16_t>(child) && !hold<std::int32_t>(child))
             throw nb::type_error("edges must be contiguous arrays of int8, int16 or int32");
+        if (engine::fits_dense(core, {dense_from.first, dense_from.second})) dense = std::make_unique<engine::Dense>(core);
     }
 
     template <class Int> bool hold(const nb::object& child) {
@@ -274,6 +279,7 @@ struct Transports {
         require(target.size() == 0 || target.size() == flow.size(), "plans need one target for every edge, or none");
         const engine::Effort how{engine::Basis(basis), nb::cast<double>(effort.attr("price")), view(slack)};
         const engine::Swept swept = without_lock(run, [&](engine::Team& team) {
+            if (dense) return dense->solve(team, core, view(W), how, out(values));
             return engine::solve(team, core, view(W), how, {out(target), out(flow)}, out(values));
         });
         return nb::make_tuple(swept.pivots, swept.failed, swept.clipped);
@@ -285,9 +291,10 @@ struct Transports {
         without_lock(run, [&](engine::Team& team) { engine::edge_targets(team, core, view(numbers), out(targets)); });
     }
 
-    void flows(const OutArray<double>& flow, const Run& run) const {
+    template <class Number> void plans(const OutArray<Number>& targets, const OutArray<double>& flow, const Run& run) const {
         require(narrow() && Index(flow.size()) == n_edges, "flows are computed for narrow trees, one for every edge");
-        without_lock(run, [&](engine::Team& team) { engine::narrow_flows(team, core, out(flow)); });
+        require(targets.size() == 0 || targets.size() == flow.size(), "targets needs one number for every edge, or none");
+        without_lock(run, [&](engine::Team& team) { engine::narrow_plans(team, core, out(targets), out(flow)); });
     }
 
     nb::tuple edges_of(Index k) const {
@@ -470,6 +477,26 @@ nb::tuple repair(const Table& C, nb::handle tree) {
     return nb::make_tuple(found.pivots, found.done);
 }
 
+/// Probabilities of low costs for each of the rows Q (m, b): what near rows are judged by.
+NewArray<double> profiles(nb::handle y, const Table& W, const Run& run) {
+    const engine::Costs c = costs_of(W);
+    const engine::Rows rows = rows_of(y);
+    require(Index(rows.states.size()) == rows.size() * c.b && states_of(rows) == c.b, "the rows must be full");
+    return as_array(without_lock(run, [&](engine::Team& team) { return engine::profiles(team, rows, c); }));
+}
+
+/// The order of points Z (m, width) along a minimum spanning tree grown from their mean, and what each one is near.
+nb::tuple nearest_first(const Table& Z, const Run& run) {
+    const engine::Costs points = costs_of(Z);
+    require(points.stride == points.b, "the points must be contiguous");
+    std::vector<Index> order(std::size_t(points.a)), near(std::size_t(points.a));
+    without_lock(run, [&](engine::Team& team) {
+        engine::Watch watch(team);
+        engine::nearest_first({points.entries, std::size_t(points.a * points.b)}, points.b, order, near, watch);
+    });
+    return nb::make_tuple(as_array(std::move(order)), as_array(std::move(near)));
+}
+
 // --- tables over pairs ---------------------------------------------------------------------------------------------
 
 nb::tuple sort_keys(const Array<double>& cost, Index n_y, const Run& run) {
@@ -526,11 +553,13 @@ void add_difference(const Array<float>& fresh, const Array<float>& old, const Ou
 
 void add_transports(nb::module_& m) {
     nb::class_<Transports>(m, "Transports")
-        .def(nb::init<nb::object, nb::object>(), "items"_a, "trees"_a)
+        .def(nb::init<nb::object, nb::object, std::pair<Index, Index>>(), "items"_a, "trees"_a, "dense_from"_a)
+        .def_prop_ro("dense", [](const Transports& self) { return self.dense != nullptr; })
         .def("solve", &Transports::solve, "W"_a.noconvert(), "values"_a.noconvert(), "effort"_a, "plans"_a, "run"_a)
         .def("targets", &Transports::targets<std::int32_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
         .def("targets", &Transports::targets<std::int64_t>, "numbers"_a.noconvert(), "targets"_a.noconvert(), "run"_a)
-        .def("flows", &Transports::flows, "flow"_a.noconvert(), "run"_a)
+        .def("plans", &Transports::plans<std::int32_t>, "targets"_a.noconvert(), "flow"_a.noconvert(), "run"_a)
+        .def("plans", &Transports::plans<std::int64_t>, "targets"_a.noconvert(), "flow"_a.noconvert(), "run"_a)
         .def("edges_of", &Transports::edges_of, "k"_a)
         .def("item_flows", &Transports::item_flows, "k"_a)
         .def("potentials", &Transports::potentials, "k"_a, "W"_a.noconvert())
@@ -542,6 +571,8 @@ void add_transports(nb::module_& m) {
     m.def("simplex", &simplex, "C"_a.noconvert(), "tree"_a, "price"_a, "max_pivots"_a, "pot"_a.noconvert());
     m.def("tree_flows", &tree_flows, "p"_a.noconvert(), "q"_a.noconvert(), "tree"_a);
     m.def("repair", &repair, "C"_a.noconvert(), "tree"_a);
+    m.def("profiles", &profiles, "y"_a, "W"_a.noconvert(), "run"_a);
+    m.def("nearest_first", &nearest_first, "Z"_a.noconvert(), "run"_a);
     m.def("sort_keys", &sort_keys, "cost"_a.noconvert(), "n_y"_a, "run"_a);
     m.def("reachable", &reachable, "successors"_a, "seen"_a.noconvert(), "first"_a.noconvert(), "run"_a);
     m.def("extremes", &extremes, "listed"_a.noconvert(), "TU"_a.noconvert(), "U"_a.noconvert());
@@ -550,9 +581,256 @@ void add_transports(nb::module_& m) {
     m.def("add_difference", &add_difference, "fresh"_a.noconvert(), "old"_a.noconvert(), "U"_a.noconvert(), "run"_a);
 }
 
+// --- certificates ------------------------------------------------------------------------------------------------
+
+/// What is known about the plans of a list of transports: a tuple (nodes, unbalanced, clipped, by_potentials).
+using PlanErrors = std::tuple<Index, double, double, bool>;
+
+engine::PlanErrors plan_errors_of(const PlanErrors& errors) {
+    const auto [nodes, unbalanced, clipped, by_potentials] = errors;
+    return {nodes, unbalanced, clipped, by_potentials};
+}
+
+/// The band that a sweep proves; `change` is (low, high, size).
+nb::tuple band(const std::tuple<double, double, double>& change, const PlanErrors& errors, double discount, double price) {
+    const auto [low, high, size] = change;
+    const engine::Band found = engine::band_of({low, high, 0.0, size}, plan_errors_of(errors), discount, price);
+    return nb::make_tuple(found.shift, found.half, found.rounding);
+}
+
+/// The transport of the starts, whose rows, columns, marginals, tree and potentials are attributes of an object.
+nb::tuple solve_start(nb::handle starts, const Array<double>& U, Index n_y, double price, const Run& run) {
+    const auto rows = member<Array<Index>>(starts, "rows"), cols = member<Array<Index>>(starts, "cols");
+    const auto p = member<Array<double>>(starts, "p"), q = member<Array<double>>(starts, "q");
+    const auto pot = member<OutArray<double>>(starts, "pot");
+    const Index nodes = Index(rows.size() + cols.size());
+    require(rows.size() > 0 && cols.size() > 0, "both processes need a state to start in");
+    require(p.size() == rows.size() && q.size() == cols.size() && Index(pot.size()) == nodes, "starts need one number for every state");
+    require(n_y > 0 && U.size() % std::size_t(n_y) == 0, "a table needs full rows");
+    require_range(view(rows), Index(U.size()) / n_y, "rows must be numbers of states"), require_range(view(cols), n_y, "columns must be numbers of states");
+    const engine::StartValue found = with_edges(starts.attr("tree"), nodes, [&]<class Int>(engine::Tree<Int> tree) -> engine::StartValue {
+        if constexpr (std::is_same_v<Int, std::int32_t>) {
+            const engine::Start start{view(rows), view(cols), view(p), view(q), tree, out(pot)};
+            return without_lock(run, [&](engine::Team& team) {
+                engine::Watch watch(team);
+                return engine::solve_start(start, view(U), n_y, price, watch);
+            });
+        }
+        require(false, "the tree of the starts has edges of 32 bits");
+        return {};
+    });
+    return nb::make_tuple(found.value, found.solved, found.price, found.slack);
+}
+
+using StartValue = std::tuple<double, bool, double, double>;
+
+engine::StartValue start_value_of(const StartValue& start) {
+    const auto [value, solved, price, slack] = start;
+    return {value, solved, price, slack};
+}
+
+nb::tuple bounds(const StartValue& start, double half_gap, double least, double largest) {
+    const engine::Bounds found = engine::bounds_of(start_value_of(start), half_gap, {least, largest});
+    return nb::make_tuple(found.value, found.lower, found.upper, found.gap);
+}
+
+nb::tuple start_interval(const StartValue& start) {
+    const engine::Interval found = engine::start_interval(start_value_of(start));
+    return nb::make_tuple(found.low, found.high);
+}
+
+double separable_minimum(const Array<double>& delta, const Array<double>& rho_x, const Array<double>& rho_y, double discount) {
+    require(delta.size() > 0 && delta.size() == rho_x.size() * rho_y.size(), "delta needs one number for every pair of states");
+    return engine::separable_minimum(view(delta), view(rho_x), view(rho_y), discount);
+}
+
+nb::tuple separable_bounds(
+    const Array<double>& U, const Array<double>& lower, const Array<double>& upper, double slack, const std::tuple<double, double>& start,
+    const Array<double>& rho_x, const Array<double>& rho_y, double discount, double least, double largest
+) {
+    require(U.size() > 0 && U.size() == rho_x.size() * rho_y.size(), "tables need one number for every pair of states");
+    require(lower.size() == U.size() && upper.size() == U.size(), "all tables must have the same size");
+    const engine::Interval found = engine::separable_bounds(
+        {view(U), view(lower), view(upper), slack}, {std::get<0>(start), std::get<1>(start)}, {view(rho_x), view(rho_y)}, discount, {least, largest}
+    );
+    return nb::make_tuple(found.low, found.high);
+}
+
+void add_certificates(nb::module_& m) {
+    m.def("transport_rounding", [](const PlanErrors& errors) { return engine::transport_rounding(plan_errors_of(errors)); }, "errors"_a);
+    m.def("band", &band, "change"_a, "errors"_a, "discount"_a, "price"_a);
+    m.def("solve_start", &solve_start, "starts"_a, "U"_a.noconvert(), "n_y"_a, "price"_a, "run"_a);
+    m.def("bounds", &bounds, "start"_a, "half_gap"_a, "least"_a, "largest"_a);
+    m.def("start_interval", &start_interval, "start"_a);
+    m.def(
+        "separable_minimum", &separable_minimum, "delta"_a.noconvert(), "rho_x"_a.noconvert(), "rho_y"_a.noconvert(), "discount"_a
+    );
+    m.def(
+        "separable_bounds", &separable_bounds, "U"_a.noconvert(), "lower"_a.noconvert(), "upper"_a.noconvert(), "slack"_a, "start"_a,
+        "rho_x"_a.noconvert(), "rho_y"_a.noconvert(), "discount"_a, "least"_a, "largest"_a
+    );
+}
+
 // --- evaluation --------------------------------------------------------------------------------------------------
 
-void add_evaluation([[maybe_unused]] nb::module_& m) {}
+/// Plans as rows of a matrix with `columns` columns, which belong to Python: a tuple (indptr, target, flow, chosen).
+template <class Number, class Flow> std::optional<engine::Plans<Number, Flow>> plans_of(nb::handle tuple, Index columns) {
+    Array<Number> target;
+    if (!nb::try_cast(tuple.attr("target"), target, false)) return std::nullopt;
+    const engine::Plans<Number, Flow> plans{
+        view(member<Array<Index>>(tuple, "indptr")), view(target), view(member<Array<Flow>>(tuple, "flow")), view(member<Array<Index>>(tuple, "chosen")),
+    };
+    require(!plans.first.empty() && plans.first.front() == 0 && plans.first.back() == Index(plans.flow.size()), "indptr must go from 0 to the number of entries");
+    require(std::is_sorted(plans.first.begin(), plans.first.end()), "indptr must ascend");
+    require(plans.target.size() == plans.flow.size(), "target and flow must have the same size");
+    bool inside = true;
+    for (const Number to : plans.target) inside &= 0 <= to && Index(to) < columns;
+    require(inside, "target must be numbers of pairs");
+    require_range(plans.chosen, Index(plans.first.size()) - 1, "chosen must be numbers of rows");
+    return plans;
+}
+
+engine::AnyPlans any_plans_of(nb::handle tuple, Index columns) {
+    if (const auto plans = plans_of<std::int32_t, double>(tuple, columns)) return *plans;
+    if (const auto plans = plans_of<Index, double>(tuple, columns)) return *plans;
+    throw nb::type_error("target is not a contiguous array of int32 or int64");
+}
+
+/// A chain of pairs whose plans belong to Python.
+struct PairChain {
+    nb::object plans;  // kept alive
+    Index n_rows;
+    engine::PairChain core;
+
+    PairChain(nb::object plans_, Index size) : plans(std::move(plans_)), n_rows(rows_of_pairs(plans)), core(any_plans_of(plans, size), size) {
+        require(size > 0 && size < Index(std::numeric_limits<std::uint32_t>::max()), "a chain has at least one pair, and fewer than 2^32");
+    }
+
+    static Index rows_of_pairs(nb::handle plans) {
+        const auto chosen = member<Array<Index>>(plans, "chosen");
+        return chosen.size() > 0 ? Index(chosen.size()) : Index(member<Array<Index>>(plans, "indptr").size()) - 1;
+    }
+
+    template <class Numbers> Numbers of_pairs(Numbers values) const {
+        require(Index(values.size()) == core.size(), "an array needs one number for every pair");
+        return values;
+    }
+
+    /// The chain, if every pair has a plan.
+    const engine::PairChain& whole() const {
+        require(n_rows == core.size(), "every pair needs a plan");
+        return core;
+    }
+};
+
+/// Arrays of a correction, of the same size.
+void require_same_size(const Array<float>& r, const OutArray<float>& one, const OutArray<float>& two) {
+    require(r.size() == one.size() && one.size() == two.size(), "residual and spare arrays must have the same size");
+}
+
+/// Plans in single precision, one row for each of `size` pairs.
+engine::Plans<std::int32_t, float> single_plans_of(nb::handle tuple, std::size_t size) {
+    const auto plans = plans_of<std::int32_t, float>(tuple, Index(size));
+    if (!plans) throw nb::type_error("target is not a contiguous array of int32");
+    require(plans->first.size() == size + 1 && plans->chosen.empty(), "plans need one row for every pair");
+    return *plans;
+}
+
+/// The plans of narrow trees in single precision.
+engine::SinglePlans narrow_plans_of(const Transports& transports, nb::handle tuple, std::size_t size) {
+    const auto target = member<OutArray<std::int32_t>>(tuple, "target");
+    const auto flow = member<OutArray<float>>(tuple, "flow");
+    require(transports.narrow() && Index(size) == transports.core.items.size() && transports.last_pair < Index(size), "narrow trees of all pairs are needed");
+    require(Index(flow.size()) == transports.n_edges, "plans need one flow for every edge");
+    require(target.size() == 0 || target.size() == flow.size(), "plans need one target for every edge, or none");
+    return {out(target), out(flow)};
+}
+
+nb::tuple as_tuple(const engine::Corrected& found) { return nb::make_tuple(found.solved, int(found.in_second), found.constant, found.products); }
+
+nb::tuple correct_plans(
+    nb::handle plans, double discount, const Array<float>& r, const OutArray<float>& one, const OutArray<float>& two, double target, const Run& run
+) {
+    require_same_size(r, one, two);
+    const auto rows = single_plans_of(plans, r.size());
+    return as_tuple(without_lock(run, [&](engine::Team& team) { return engine::correct(team, rows, discount, view(r), out(one), out(two), target); }));
+}
+
+void sweep_plans(
+    nb::handle plans, double discount, const Array<float>& r, const OutArray<float>& delta, const OutArray<float>& spare, Index times, const Run& run
+) {
+    require_same_size(r, delta, spare);
+    const auto rows = single_plans_of(plans, r.size());
+    without_lock(run, [&](engine::Team& team) { engine::sweep_correction(team, rows, discount, view(r), out(delta), out(spare), times); });
+}
+
+nb::tuple correct_trees(
+    const Transports& transports, nb::handle plans, double discount, const Array<float>& r, const OutArray<float>& one,
+    const OutArray<float>& two, double target, const Run& run
+) {
+    require_same_size(r, one, two);
+    const engine::SinglePlans kept = narrow_plans_of(transports, plans, r.size());
+    return as_tuple(without_lock(run, [&](engine::Team& team) {
+        return engine::correct(team, transports.core, kept, discount, view(r), out(one), out(two), target);
+    }));
+}
+
+void sweep_trees(
+    const Transports& transports, nb::handle plans, double discount, const Array<float>& r, const OutArray<float>& delta,
+    const OutArray<float>& spare, Index times, const Run& run
+) {
+    require_same_size(r, delta, spare);
+    const engine::SinglePlans kept = narrow_plans_of(transports, plans, r.size());
+    without_lock(run, [&](engine::Team& team) {
+        engine::sweep_correction(team, transports.core, kept, discount, view(r), out(delta), out(spare), times);
+    });
+}
+
+void add_evaluation(nb::module_& m) {
+    nb::class_<PairChain>(m, "PairChain")
+        .def(nb::init<nb::object, Index>(), "plans"_a, "size"_a)
+        .def_prop_ro("products", [](const PairChain& self) { return self.core.products(); })
+        .def("multiply", [](const PairChain& self, const Array<double>& v, const OutArray<double>& into, const Run& run) {
+            require(Index(into.size()) <= self.n_rows, "there are not so many plans");
+            without_lock(run, [&](engine::Team& team) { self.core.multiply(team, self.of_pairs(view(v)), out(into)); });
+        }, "v"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("apply", [](const PairChain& self, double discount, bool transposed, const Array<double>& v, const OutArray<double>& into, const Run& run) {
+            without_lock(run, [&](engine::Team& team) {
+                self.whole().apply(team, {discount, transposed}, self.of_pairs(view(v)), self.of_pairs(out(into)));
+            });
+        }, "discount"_a, "transposed"_a, "v"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("solve", [](const PairChain& self, double discount, bool transposed, const Array<double>& source, const OutArray<double>& u, double target, Index max_iterations, const Run& run) {
+            return without_lock(run, [&](engine::Team& team) {
+                return self.whole().solve(team, {discount, transposed}, self.of_pairs(view(source)), self.of_pairs(out(u)), target, max_iterations);
+            });
+        }, "discount"_a, "transposed"_a, "source"_a.noconvert(), "u"_a.noconvert(), "target"_a, "max_iterations"_a, "run"_a)
+        .def("sweep", [](const PairChain& self, double discount, bool transposed, const Array<double>& source, const OutArray<double>& u, Index times, const Run& run) {
+            without_lock(run, [&](engine::Team& team) {
+                self.whole().sweep(team, {discount, transposed}, self.of_pairs(view(source)), self.of_pairs(out(u)), times);
+            });
+        }, "discount"_a, "transposed"_a, "source"_a.noconvert(), "u"_a.noconvert(), "times"_a, "run"_a)
+        .def("relax", [](const PairChain& self, double discount, const Array<double>& source, const OutArray<double>& U, const OutArray<double>& spare, double target, const Run& run) {
+            require(self.core.size() == Index(member<Array<Index>>(self.plans, "indptr").size()) - 1, "pair z needs the plan in row z");
+            return without_lock(run, [&](engine::Team& team) {
+                return self.whole().relax(team, discount, self.of_pairs(view(source)), self.of_pairs(out(U)), self.of_pairs(out(spare)), target);
+            });
+        }, "discount"_a, "source"_a.noconvert(), "U"_a.noconvert(), "spare"_a.noconvert(), "target"_a, "run"_a)
+        .def("mark_visited", [](const PairChain& self, const Array<double>& source, const OutArray<bool>& visited, const Run& run) {
+            without_lock(run, [&](engine::Team& team) {
+                engine::Watch watch(team);
+                self.whole().mark_visited(self.of_pairs(view(source)), self.of_pairs(out(visited)), watch);
+            });
+        }, "source"_a.noconvert(), "visited"_a.noconvert(), "run"_a)
+        .def("occupancy", [](const PairChain& self, double discount, const Array<double>& source, const Array<bool>& visited, const OutArray<double>& into, double target, const Run& run) {
+            return without_lock(run, [&](engine::Team& team) {
+                return self.whole().occupancy(team, discount, self.of_pairs(view(source)), self.of_pairs(view(visited)), self.of_pairs(out(into)), target);
+            });
+        }, "discount"_a, "source"_a.noconvert(), "visited"_a.noconvert(), "m"_a.noconvert(), "target"_a, "run"_a);
+    m.def("correct_plans", &correct_plans, "plans"_a, "discount"_a, "r"_a.noconvert(), "one"_a.noconvert(), "two"_a.noconvert(), "target"_a, "run"_a);
+    m.def("sweep_plans", &sweep_plans, "plans"_a, "discount"_a, "r"_a.noconvert(), "delta"_a.noconvert(), "spare"_a.noconvert(), "times"_a, "run"_a);
+    m.def("correct_trees", &correct_trees, "transports"_a, "plans"_a, "discount"_a, "r"_a.noconvert(), "one"_a.noconvert(), "two"_a.noconvert(), "target"_a, "run"_a);
+    m.def("sweep_trees", &sweep_trees, "transports"_a, "plans"_a, "discount"_a, "r"_a.noconvert(), "delta"_a.noconvert(), "spare"_a.noconvert(), "times"_a, "run"_a);
+}
 
 // --- games -------------------------------------------------------------------------------------------------------
 
@@ -717,6 +995,11 @@ struct PlanOperator {
     nb::object plans;  // kept alive
     const GibbsPlans& of;
     std::unique_ptr<engine::PlanOperator> core;
+
+    void require_square() const {
+        const engine::Pairs& pairs = of.core.pairs();
+        require(pairs.x.size() == pairs.n_x && pairs.y.size() == pairs.n_y, "a system needs a row for every state");
+    }
 };
 
 bool set_kernel(GibbsPlans& self, const Array<double>& W, double beta, bool share) {
@@ -750,6 +1033,21 @@ nb::object plan_operator(nb::object plans, bool rounded, const char* form, const
     auto core = without_lock(run, [&](engine::Team& team) { return engine::PlanOperator::make(team, of.with_kernel(), rounded, kind); });
     if (!core) return nb::none();
     return nb::cast(new PlanOperator{std::move(plans), of, std::move(core)}, nb::rv_policy::take_ownership);
+}
+
+nb::tuple solve_independent(
+    nb::handle x, nb::handle y, const Array<Index>& listed, double discount, const Array<double>& b, const OutArray<double>& u, double target,
+    Index max_iterations, const Run& run
+) {
+    const engine::Rows rows_x = rows_of(x), rows_y = rows_of(y);
+    const engine::Pairs pairs(rows_x, rows_y, rows_x.size(), rows_y.size());
+    require(states_of(rows_x) <= rows_x.size() && states_of(rows_y) <= rows_y.size(), "successors must be states");
+    require_range(view(listed), pairs.size(), "listed must be pairs of states");
+    require(Index(b.size()) == (listed.size() > 0 ? Index(listed.size()) : pairs.size()) && b.size() == u.size(), "b and u need one number for every pair");
+    const engine::Residual found = without_lock(run, [&](engine::Team& team) {
+        return engine::solve_independent(team, pairs, view(listed), discount, view(b), out(u), target, max_iterations);
+    });
+    return nb::make_tuple(found.worst, found.products);
 }
 
 /// Apply a function of numbers to an array.
@@ -815,7 +1113,20 @@ void add_sinkhorn(nb::module_& m) {
         }, "V"_a.noconvert(), "out"_a.noconvert(), "run"_a)
         .def("push", [](const PlanOperator& self, const Array<double>& weights, const OutArray<double>& into, const Run& run) {
             without_lock(run, [&](engine::Team& team) { self.core->push(team, self.of.by_pair(view(weights)), self.of.table(into)); });
-        }, "m"_a.noconvert(), "out"_a.noconvert(), "run"_a);
+        }, "m"_a.noconvert(), "out"_a.noconvert(), "run"_a)
+        .def("solve", [](const PlanOperator& self, double discount, bool transposed, const Array<double>& b, const OutArray<double>& u, double target, Index max_iterations, const Run& run) {
+            self.require_square(), self.of.table(b), self.of.table(u);
+            const engine::Residual found = without_lock(run, [&](engine::Team& team) {
+                return self.core->solve(team, {discount, transposed}, view(b), out(u), target, max_iterations);
+            });
+            return nb::make_tuple(found.worst, found.products);
+        }, "discount"_a, "transposed"_a, "b"_a.noconvert(), "u"_a.noconvert(), "target"_a, "max_iterations"_a, "run"_a)
+        .def("sweep", [](const PlanOperator& self, double discount, bool transposed, const Array<double>& b, const OutArray<double>& u, Index times, const Run& run) {
+            self.require_square(), self.of.table(b), self.of.table(u);
+            without_lock(run, [&](engine::Team& team) { self.core->sweep(team, {discount, transposed}, view(b), out(u), times); });
+        }, "discount"_a, "transposed"_a, "b"_a.noconvert(), "u"_a.noconvert(), "times"_a, "run"_a);
+    m.def("solve_independent", &solve_independent, "x"_a, "y"_a, "listed"_a.noconvert(), "discount"_a, "b"_a.noconvert(), "u"_a.noconvert(),
+          "target"_a, "max_iterations"_a, "run"_a);
 }
 
 // --- somcot ------------------------------------------------------------------------------------------------------
@@ -1128,6 +1439,7 @@ NB_MODULE(ENGINE_MODULE, m) {
     add_refinement(m);
     add_linear(m);
     add_transports(m);
+    add_certificates(m);
     add_evaluation(m);
     add_games(m);
     add_sinkhorn(m);

@@ -42,6 +42,10 @@ StartValue solve_start(const Start& start, View<double> U, Index n_y, double pri
     return found;
 }
 
+Interval start_interval(const StartValue& start) {
+    return {start.solved ? start.value - start.price - start.slack : -INF, start.value + start.slack};
+}
+
 CostRange CostRange::of(View<double> cost) {
     const auto [least, largest] = std::minmax_element(cost.begin(), cost.end());
     return {*least, *largest};
@@ -75,9 +79,10 @@ template <class Entry> double transformed(Index n_x, Index n_y, View<double> rho
     const auto [a_low, a_high] = std::minmax_element(a.begin(), a.end());
     const auto [b_low, b_high] = std::minmax_element(b.begin(), b.end());
     const double spread = (*a_high - *a_low) + (*b_high - *b_low);
-    // Sums of n products in eight parts, the differences in a and b, and the last two sums.
-    const double rounding_a = (double(n_x) / 16 + 4) * EPS * std::max(std::abs(*a_low), std::abs(*a_high));
-    const double rounding_b = (double(n_y) / 16 + 4) * EPS * std::max(std::abs(*b_low), std::abs(*b_high));
+    // Sums of n products in eight parts have at most n/8 + 8 rounding errors of u, the differences in a and b one, and the
+    // last two sums another two: in all (n/16 + 5.5) ε.
+    const double rounding_a = (double(n_x) / 16 + 6) * EPS * std::max(std::abs(*a_low), std::abs(*a_high));
+    const double rounding_b = (double(n_y) / 16 + 6) * EPS * std::max(std::abs(*b_low), std::abs(*b_high));
     const double error = OCCUPANCY_ERROR / (1 - discount) * spread + rounding_a + rounding_b;
     return dot(rho_x.data(), a.data(), n_x) + dot(rho_y.data(), b.data(), n_y) - error;
 }
@@ -90,6 +95,19 @@ double separable_minimum(View<double> delta, View<double> rho_x, View<double> rh
     const double by_x = transformed(n_x, n_y, rho_x, rho_y, discount, [&](Index x, Index y) { return delta[x * n_y + y]; });
     const double by_y = transformed(n_y, n_x, rho_y, rho_x, discount, [&](Index y, Index x) { return delta[x * n_y + y]; });
     return std::max({least, by_x, by_y});
+}
+
+Interval separable_bounds(const Tables& tables, Interval start, const Occupancies& rho, double discount, const CostRange& costs) {
+    std::vector<double> gain(tables.U.size());
+    for (std::size_t z = 0; z < gain.size(); ++z) gain[z] = tables.lower[z] - tables.U[z];
+    const double low = separable_minimum(gain, rho.x, rho.y, discount);
+    for (std::size_t z = 0; z < gain.size(); ++z) gain[z] = tables.U[z] - tables.upper[z];
+    const double high = -separable_minimum(gain, rho.x, rho.y, discount);
+    const double lower = start.low + (low - tables.slack) / (1 - discount), upper = start.high + (high + tables.slack) / (1 - discount);
+    return {  // where costs are zero, so are the bounds; 0 · ∞ leaves the range of the costs
+        std::max(costs.least, std::nextafter(costs.largest * lower, -INF)),
+        std::min(costs.largest, std::nextafter(costs.largest * upper, INF)),
+    };
 }
 
 }  // namespace engine

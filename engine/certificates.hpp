@@ -131,10 +131,33 @@ struct Bounds {
 /// Bounds on the distance if the table is known up to `half_gap`; if that is infinite, bounds on any distance.
 Bounds bounds_of(const StartValue& start, double half_gap, const CostRange& costs);
 
-/// A generous bound on the error of occupancies (diffbisim/processes/stochastic.py); divided by 1-γ, as for sparse chains.
+/// An interval.
+struct Interval {
+    double low, high;
+};
+
+/// Bounds on OT_U of the starts; the lower one is minus infinity if it was not solved.
+Interval start_interval(const StartValue& start);
+
+/// A generous bound on the error of occupancies (diffbisim/stochastic.py); divided by 1-γ, as for sparse chains.
 constexpr double OCCUPANCY_ERROR = 1e-12;
 
 /// A certified <ρ_X, a> + <ρ_Y, b> with a(x) + b(y) ≤ delta(x,y), the best of three such pairs; delta is (n_X, n_Y).
 double separable_minimum(View<double> delta, View<double> rho_x, View<double> rho_y, double discount);
+
+/// A table (n_X, n_Y), and what plans and potentials prove about it.
+struct Tables {
+    View<double> U;
+    View<double> lower, upper;  // T_l U ≤ T U ≤ T_u U
+    double slack;  // largest effect of rounding on lower - U and upper - U
+};
+
+/// The discounted occupancies of the two chains.
+struct Occupancies {
+    View<double> x, y;
+};
+
+/// Bounds on the distance by separable corrections, in the user's units, from bounds on OT_U of the starts.
+Interval separable_bounds(const Tables& tables, Interval start, const Occupancies& rho, double discount, const CostRange& costs);
 
 }  // namespace engine

@@ -167,4 +167,16 @@ double bicgstab(Team& team, Product&& product, View<T> b, Out<T> u, double targe
     return BiCGStab<T, std::remove_cvref_t<Product>>(team, product, b, u).solve(target, max_iterations);
 }
 
+/// u ← b + γ Π u, so many times, where product(v, out) computes out = (I - γ Π) v.
+template <class Product> void sweep(Team& team, Product&& product, View<double> b, Out<double> u, Index times) {
+    std::vector<double> image(u.size());
+    for (Index k = 0; k < times; ++k) {
+        product(View<double>(u), Out<double>(image));
+        split(team, Index(u.size()), double(u.size()), [&](Index lo, Index hi, Watch& watch) {
+            for (Index z = lo; z < hi; ++z) u[z] = (u[z] + b[z]) - image[z];
+            watch.spend(hi - lo);
+        });
+    }
+}
+
 }  // namespace engine

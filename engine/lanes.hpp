@@ -28,6 +28,7 @@ typedef std::int64_t Longs __attribute__((vector_size(REGISTER), aligned(8), may
 typedef float Floats __attribute__((vector_size(REGISTER), aligned(4), may_alias));
 typedef std::int32_t Ints __attribute__((vector_size(REGISTER), aligned(4), may_alias));
 typedef std::int16_t Shorts __attribute__((vector_size(REGISTER), aligned(2), may_alias));
+typedef float HalfFloats __attribute__((vector_size(REGISTER / 2), aligned(4), may_alias));
 typedef std::int16_t HalfShorts __attribute__((vector_size(REGISTER / 2), aligned(2), may_alias));
 
 constexpr Index N_DOUBLES = REGISTER / 8, N_FLOATS = REGISTER / 4, N_SHORTS = REGISTER / 2;
@@ -155,6 +156,23 @@ ALWAYS_INLINE std::pair<double, double> range_of(const double* v, Index n) {
     for (Index k = 0; k < N_DOUBLES; ++k) found = {std::min(found.first, least[k]), std::max(found.second, most[k])};
     for (; j < n; ++j) found = {v[j] < found.first ? v[j] : found.first, v[j] > found.second ? v[j] : found.second};
     return found;
+}
+
+/// The largest |u[j] - v[j]|; NaN is ignored.
+ALWAYS_INLINE double largest_difference(const double* u, const double* v, Index n) {
+    Doubles most = {};
+    double largest = 0.0;
+    Index j = 0;
+    for (; j + N_DOUBLES <= n; j += N_DOUBLES) {
+        const Doubles change = doubles_at(u + j) - doubles_at(v + j), size = change < 0.0 ? -change : change;
+        most = size > most ? size : most;
+    }
+    for (Index k = 0; k < N_DOUBLES; ++k) largest = std::max(largest, most[k]);
+    for (; j < n; ++j) {
+        const double size = std::abs(u[j] - v[j]);
+        largest = size > largest ? size : largest;
+    }
+    return largest;
 }
 
 /// Whether -limit <= v[j] <= limit for all j < n; false if one of them is NaN.

@@ -50,6 +50,9 @@ class Team {
     }
 
   private:
+    friend class Watch;
+
+    Index since_ = 0;  // work of the calling thread since its last check
     int threads_;
     std::function<bool()> is_stopped_;
     double share_;
@@ -57,9 +60,16 @@ class Team {
 };
 
 /// One thread of a team. It counts its work in visits of a number in memory (about 1 ns each).
+///
+/// The calling thread goes on counting where its last watch ended, so that many short loops are checked like a long one.
 class Watch {
   public:
-    explicit Watch(Team& team, bool is_caller = true) : team_(team), is_caller_(is_caller) {}
+    explicit Watch(Team& team, bool is_caller = true) : team_(team), is_caller_(is_caller), since_(is_caller ? team.since_ : 0) {}
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+    ~Watch() {
+        if (is_caller_) team_.since_ = since_;
+    }
 
     /// Count work done; throws Stopped if the computation has to end.
     void spend(Index work) {
@@ -74,7 +84,7 @@ class Watch {
 
     Team& team_;
     bool is_caller_;
-    Index since_ = 0;
+    Index since_;
 };
 
 /// Call run(lo, hi, watch) on consecutive pieces of 0 … size - 1, which together take this much work.

@@ -197,7 +197,7 @@ ALWAYS_INLINE std::pair<Index, Index> cell_of(Index u, Index v, Index a) { retur
 
 /// The cost of the edge between two nodes.
 ALWAYS_INLINE double cost_of(const Costs& c, Index u, Index v) {
-    return c.entries[std::min(u, v) * c.stride + (std::max(u, v) - c.a)];
+    return c.entries[std::min(u, v) * (c.stride - 1) + (u + v - c.a)];  // the larger node is u + v minus the smaller one
 }
 
 /// Compute the potentials, pot[i] + pot[a+j] = C_ij on all edges, with zero at the root.

@@ -793,4 +793,46 @@ void independent_means(Team& team, const Pairs& pairs, View<double> V, Out<doubl
     });
 }
 
+// --- linear systems ----------------------------------------------------------------------------------------------
+
+void PlanOperator::apply_system(Team& team, System system, View<double> v, Out<double> out) const {
+    if (system.transposed) push(team, v, out);
+    else apply(team, v, out);
+    for (std::size_t z = 0; z < v.size(); ++z) out[z] = v[z] - system.discount * out[z];
+}
+
+Residual PlanOperator::solve(Team& team, System system, View<double> b, Out<double> u, double target, Index max_iterations) const {
+    Index products = 0;
+    const auto product = [&](View<double> v, Out<double> out) {
+        ++products;
+        apply_system(team, system, v, out);
+    };
+    const double worst = bicgstab(team, product, b, u, target, max_iterations);
+    return {worst, products};
+}
+
+void PlanOperator::sweep(Team& team, System system, View<double> b, Out<double> u, Index times) const {
+    engine::sweep(team, [&](View<double> v, Out<double> out) { apply_system(team, system, v, out); }, b, u, times);
+}
+
+Residual solve_independent(
+    Team& team, const Pairs& pairs, View<Index> listed, double discount, View<double> b, Out<double> u, double target, Index max_iterations
+) {
+    Index products = 0;
+    std::vector<double> table(listed.empty() ? 0 : pairs.size()), means(table.size());
+    const auto product = [&](View<double> v, Out<double> out) {
+        ++products;
+        if (listed.empty()) {
+            independent_means(team, pairs, v, out);
+            for (std::size_t z = 0; z < v.size(); ++z) out[z] = v[z] - discount * out[z];
+            return;
+        }
+        for (std::size_t k = 0; k < v.size(); ++k) table[listed[k]] = v[k];
+        independent_means(team, pairs, table, means);
+        for (std::size_t k = 0; k < v.size(); ++k) out[k] = v[k] - discount * means[listed[k]];
+    };
+    const double worst = bicgstab(team, product, b, u, target, max_iterations);
+    return {worst, products};
+}
+
 }  // namespace engine

@@ -32,8 +32,8 @@
 //     C, K (a × b)        costs and plan of one pair
 #pragma once
 
+#include "evaluation.hpp"
 #include "shared_kernel.hpp"
-#include "transports.hpp"
 
 namespace engine {
 
@@ -120,6 +120,12 @@ class GibbsPlans {
     std::shared_ptr<const SharedKernel> shared_;
 };
 
+/// What an iteration for a linear system has reached.
+struct Residual {
+    double worst;  // the largest entry; infinite if the iteration diverged
+    Index products;
+};
+
 /// The plans as one stochastic matrix Π. The plans must outlive it.
 class PlanOperator {
   public:
@@ -140,9 +146,25 @@ class PlanOperator {
 
     /// out = Σ_k m_k π_k
     virtual void push(Team& team, View<double> m, Out<double> out) const = 0;
+
+    /// Improve u toward the solution of the system for b by BiCGStab; returns the largest residual.
+    Residual solve(Team& team, System system, View<double> b, Out<double> u, double target, Index max_iterations) const;
+
+    /// u ← b + γ Π u, or with the transpose, so many times
+    void sweep(Team& team, System system, View<double> b, Out<double> u, Index times) const;
+
+  private:
+    /// out = (I - γ Π) v, or with the transpose
+    void apply_system(Team& team, System system, View<double> v, Out<double> out) const;
 };
 
 /// out[k] = Σ P_X(x'|x) P_Y(y'|y) V(x', y'): the means of a table under the independent coupling.
 void independent_means(Team& team, const Pairs& pairs, View<double> V, Out<double> out);
+
+/// Improve u toward the value u = b + γ Π u of the independent coupling of two chains by BiCGStab, at `listed` pairs (all, if
+/// that is empty) and with zeros elsewhere.
+Residual solve_independent(
+    Team& team, const Pairs& pairs, View<Index> listed, double discount, View<double> b, Out<double> u, double target, Index max_iterations
+);
 
 }  // namespace engine

@@ -27,6 +27,9 @@ double seconds_now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// Systems of up to this many pairs are solved by elimination, which is faster there than BiCGStab.
+constexpr Index MAX_PAIRS_FOR_ELIMINATION = 64;
+
 /// Work of a pair of states per successor, in units of a Watch.
 constexpr double WORK_FOR_A_PAIR_OF_STATES = 50;
 
@@ -67,7 +70,7 @@ StartArrays start_of(const SmallProblem& problem) {
 class SmallRun {
   public:
     SmallRun(const SmallProblem& problem, const SmallStart& start, const SmallLimits& limits, Watch& watch)
-        : problem_(problem), limits_(limits), watch_(watch), gamma_(problem.discount), costs_(CostRange::of(problem.cost)),
+        : problem_(problem), limits_(limits), watch_(watch), gamma_(problem.discount), is_cold_(start.values.empty()), costs_(CostRange::of(problem.cost)),
           scratch_(problem.x.rows.longest(), problem.y.rows.longest(), watch) {
         make_items();
         make_trees(start);
@@ -76,12 +79,13 @@ class SmallRun {
         found_.unbalanced = unbalanced_mass(problem.x.rows.first, problem.x.rows.probabilities) +
                             unbalanced_mass(problem.y.rows.first, problem.y.rows.probabilities);
         found_.clipped = 0.0;
-        price_ = start.values.empty() ? std::max(PRICE, FIRST * (1 - gamma_)) : PRICE;
+        price_ = is_cold_ && !is_eliminated() ? std::max(PRICE, FIRST * (1 - gamma_)) : PRICE;
     }
 
     SmallSolution run() {
         const double begin = seconds_now();
         double before = begin, best = INF;
+        if (is_cold_ && is_eliminated() && !take_first_plans()) return std::move(found_);  // STAGNATED
         int stalled = 0;
         for (Index iteration = 1;; ++iteration) {
             improve();
@@ -108,11 +112,13 @@ class SmallRun {
     Watch& watch_;
     Team alone_;  // small vectors are not worth other threads
     double gamma_;
+    bool is_cold_;
     CostRange costs_;
     ItemScratch scratch_;
     SmallSolution found_;
     Items items_;
     std::vector<double> base_, TU_;  // (1-γ) c, and T U, at the pairs that are solved
+    std::vector<double> system_;  // of an elimination, by rows
     std::vector<std::int32_t> number_, target_;  // of every pair, -1 if it is not solved; of every edge
     Basis basis_ = Basis::NONE;
     double price_ = PRICE;
@@ -173,6 +179,16 @@ class SmallRun {
         }
     }
 
+    /// Whether plans are evaluated by elimination. Their tables are then exact, and every pivot that gains anything is made.
+    bool is_eliminated() const { return Index(base_.size()) <= MAX_PAIRS_FOR_ELIMINATION; }
+
+    /// Start a cold run from the table of the first bases; false if that cannot be computed.
+    bool take_first_plans() {
+        solve_items(0, items_.size(), items_, trees(), View<double>(found_.U), {basis_, INF, {}}, scratch_, Out<double>(TU_));
+        basis_ = Basis::FEASIBLE;
+        return eliminate();
+    }
+
     /// Compute T U and optimal plans; U becomes the middle of the certified interval.
     void improve() {
         const Index size = items_.size();
@@ -204,7 +220,8 @@ class SmallRun {
     /// iteration stagnates.
     bool evaluate() {
         const double target = std::max({ROUGH * spread_, 0.1 * limits_.tol * (1 - gamma_), LEAST_RESIDUAL});
-        price_ = std::max(PRICE, LOOSE * spread_);
+        price_ = is_eliminated() ? PRICE : std::max(PRICE, LOOSE * spread_);
+        if (is_eliminated()) return eliminate();
         find_targets();
         const auto product = [this](View<double> v, Out<double> out) { apply(v, out); };
         if (found_.listed.empty())
@@ -216,17 +233,49 @@ class SmallRun {
         return residual <= 2 * target;
     }
 
-    /// The number of the pair that every edge leads to.
-    void find_targets() {
+    /// The table of the plans by elimination, which needs no exchanges: I - γ Π is diagonally dominant.
+    bool eliminate() {
+        const Index n = items_.size(), width = (n + N_DOUBLES) / N_DOUBLES * N_DOUBLES;  // the last column is the right-hand side
+        system_.assign(n * width, 0.0);
+        for (Index k = 0; k < n; ++k) system_[k * width + k] = 1.0, system_[k * width + n] = base_[k];
+        each_edge([&](Index k, Index e, Index to) { system_[k * width + to] -= gamma_ * found_.flow[e]; });
+        for (Index k = 0; k < n; ++k) {
+            const double* line = system_.data() + k * width;
+            if (!(line[k] > 0.0)) return false;
+            const double scale = 1.0 / line[k];
+            for (Index i = k + 1; i < n; ++i) {
+                double* row = system_.data() + i * width;
+                if (row[k] == 0.0) continue;
+                const double factor = row[k] * scale;
+                for (Index j = (k + 1) / N_DOUBLES * N_DOUBLES; j < width; j += N_DOUBLES)  // entries before k + 1 are not read again
+                    Register::store(row + j, Register::load(row + j) - factor * Register::load(line + j));
+            }
+        }
+        std::vector<double> u(n);
+        for (Index k = n - 1; k >= 0; --k) {
+            const double* line = system_.data() + k * width;
+            u[k] = (line[n] - dot(line + k + 1, u.data() + k + 1, n - k - 1)) / line[k];
+        }
+        for (Index k = 0; k < n; ++k) found_.U[pair(k)] = u[k];
+        watch_.spend(n * n * n / 12);
+        return true;
+    }
+
+    /// Call run(k, e, to) for every edge e of every pair k, which leads to the pair with the number `to`.
+    template <class Run> ALWAYS_INLINE void each_edge(Run&& run) {
         for (Index k = 0; k < items_.size(); ++k) {
             const auto [i, j] = items_.rows_of(k);
             const View<Index> rows = items_.x.states_of(i), cols = items_.y.states_of(j);
             for (Index e = found_.at[k]; e < found_.at[k + 1]; ++e) {
                 const auto [s, t] = cell_of(found_.child[e], found_.parent[e], Index(rows.size()));
                 const Index z = rows[s] * items_.n_y + cols[t];
-                target_[e] = number_.empty() ? std::int32_t(z) : number_[z];
+                run(k, e, number_.empty() ? z : Index(number_[z]));
             }
         }
+    }
+
+    void find_targets() {
+        each_edge([this](Index, Index e, Index to) { target_[e] = std::int32_t(to); });
     }
 
     /// out = (I - γ Π) v

@@ -323,7 +323,7 @@ void edge_targets(Team& team, const Transports& transports, View<Index> numbers,
 template void edge_targets(Team&, const Transports&, View<Index>, Out<std::int32_t>);
 template void edge_targets(Team&, const Transports&, View<Index>, Out<std::int64_t>);
 
-void narrow_flows(Team& team, const Transports& transports, Out<double> flow) {
+template <class Number> void narrow_plans(Team& team, const Transports& transports, Out<Number> targets, Out<double> flow) {
     const Items& items = transports.items;
     std::visit([&]<class Int>(const Trees<Int>& trees) {
         split(team, items.size(), double(flow.size()), [&](Index lo, Index hi, Watch& watch) {
@@ -334,14 +334,19 @@ void narrow_flows(Team& team, const Transports& transports, Out<double> flow) {
                 places.copy_masses(left.data());
                 const Index first = trees.first_edge(items, k), edges = places.edges();
                 for (Index e = first + edges - 1; e >= first; --e) {
-                    left[trees.parent[e]] -= left[trees.child[e]];
-                    flow[e] = std::max(left[trees.child[e]], 0.0);
+                    const Index u = trees.child[e], v = trees.parent[e];
+                    left[v] -= left[u];
+                    flow[e] = std::max(left[u], 0.0);
+                    if (!targets.empty()) targets[e] = Number(places.cell_of(u, v));
                 }
                 watch.spend(4 * edges);
             }
         });
     }, transports.trees);
 }
+
+template void narrow_plans(Team&, const Transports&, Out<std::int32_t>, Out<double>);
+template void narrow_plans(Team&, const Transports&, Out<std::int64_t>, Out<double>);
 
 void sum_potentials(Team& team, const Transports& transports, View<double> W, View<double> m, Out<double> by_x, Out<double> by_y) {
     const Items& items = transports.items;
@@ -371,17 +376,21 @@ void sum_potentials_on_supports(
     std::visit([&]<class Int>(const Trees<Int>& trees) {
         const double work = cells_of(items, trees);
         sum_pieces(team, items.size(), work, by_x, by_y, [&](Index lo, Index hi, Watch& watch, Out<double> x, Out<double> y) {
-            Potentials<Int> potentials(items, trees, W);
+            Places places(items);
+            std::vector<double> pot(items.x.longest() + items.y.longest());
             for (Index k = lo; k < hi; ++k) {
                 watch.spend(1);
                 if (m[k] == 0.0) continue;
                 const auto [i, j] = items.rows_of(k);
-                const double* pot = potentials.of(k);
+                places.enter(k);
+                const Index first = trees.first_edge(items, k), end = first + places.edges();
+                pot[trees.parent[first]] = 0.0;
+                for (Index e = first; e < end; ++e) pot[trees.child[e]] = W[places.cell_of(trees.child[e], trees.parent[e])] - pot[trees.parent[e]];
                 const Index a = items.x.length(i), b = items.y.length(j);
                 double *into_x = x.data() + items.x.first[i], *into_y = y.data() + items.y.first[j];
                 for (Index s = 0; s < a; ++s) into_x[s] += m[k] * pot[s];
                 for (Index t = 0; t < b; ++t) into_y[t] += m[k] * pot[a + t];
-                watch.spend(a * b);
+                watch.spend(4 * (a + b));
             }
         });
     }, transports.trees);

@@ -211,8 +211,8 @@ Swept solve(
 template <class Number>
 void edge_targets(Team& team, const Transports& transports, View<Index> numbers, Out<Number> targets);
 
-/// The flows of all edges of narrow trees.
-void narrow_flows(Team& team, const Transports& transports, Out<double> flow);
+/// The flows of all edges of narrow trees and, if `targets` are wanted, the pairs of states that they lead to.
+template <class Number> void narrow_plans(Team& team, const Transports& transports, Out<Number> targets, Out<double> flow);
 
 /// by_x[i] += Σ m_k f_k and by_y[j] += Σ m_k g_k over the items k of rows (i, j), with potentials for the table W.
 ///

@@ -55,8 +55,9 @@ def main() -> None:
     if args.work:
         work()
         return
+    alone = os.environ | dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     workers = [
-        Popen([sys.executable, __file__, "--work"], stdin=PIPE, stdout=PIPE, text=True, env=os.environ | path)
+        Popen([sys.executable, __file__, "--work"], stdin=PIPE, stdout=PIPE, text=True, env=alone | path)
         for path in ({}, {} if args.before is None else {"PYTHONPATH": args.before})
     ]
     rows = []

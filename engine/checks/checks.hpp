@@ -6,6 +6,8 @@
 #include <random>
 
 bool check_barycenters(std::mt19937_64& random);
+bool check_evaluation(std::mt19937_64& random);
+bool check_dense(std::mt19937_64& random);
 bool check_exponential(std::mt19937_64& random);
 bool check_games(std::mt19937_64& random);
 bool check_linear(std::mt19937_64& random);

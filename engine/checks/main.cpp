@@ -13,6 +13,8 @@ struct Check {
 
 constexpr Check CHECKS[] = {
     {"barycenters", check_barycenters, 500},
+    {"evaluation", check_evaluation, 1000},
+    {"dense", check_dense, 400},
     {"exponential", check_exponential, 100},
     {"games", check_games, 600},
     {"linear", check_linear, 300},

@@ -17,7 +17,10 @@ class Run:
 class Transports:
     """A list of transports: tuples ``Items`` and ``Trees`` of arrays (solvers/exact/transports.py), which are kept."""
 
-    def __init__(self, items: Any, trees: Any) -> None: ...
+    def __init__(self, items: Any, trees: Any, dense_from: tuple[int, int]) -> None: ...
+    @property
+    def dense(self) -> bool:
+        """Whether all rows are full, with as many states as ``dense_from``: they are solved as in engine/dense.hpp."""
     def solve(
         self, W: NDArray[np.float64], values: NDArray[np.float64], effort: Any, plans: Any, run: Run
     ) -> tuple[int, int, float]:
@@ -28,8 +31,8 @@ class Transports:
         """
     def targets(self, numbers: NDArray[np.int64], targets: NDArray[np.int32] | NDArray[np.int64], run: Run) -> None:
         """Write the pair of states that every edge leads to, or the number of that."""
-    def flows(self, flow: NDArray[np.float64], run: Run) -> None:
-        """Write the flows of all narrow trees."""
+    def plans(self, targets: NDArray[np.int32] | NDArray[np.int64], flow: NDArray[np.float64], run: Run) -> None:
+        """Write the flows of all narrow trees and, unless that array is empty, the pairs that the edges lead to."""
     def edges_of(self, k: int) -> tuple[int, int]:
         """Return the first edge of item k, and the end."""
     def item_flows(self, k: int) -> NDArray[np.float64]:
@@ -91,6 +94,12 @@ def tree_flows(p: NDArray[np.float64], q: NDArray[np.float64], tree: Any) -> flo
 def repair(C: NDArray[np.float64], tree: Any) -> tuple[int, bool]:
     """Make the flows of a ``Tree`` nonnegative by dual pivots; returns their number, and whether it succeeded."""
 
+def profiles(y: Any, W: NDArray[np.float64], run: Run) -> NDArray[np.float64]:
+    """Return Pr[W(x, y) < s], y ~ q, for each full row q of ``y`` and 128 pairs (x, s); flat, row by row."""
+
+def nearest_first(Z: NDArray[np.float64], run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Order points so that each is near an earlier one, or their mean (-1); return the order and what each is near."""
+
 def sort_keys(cost: NDArray[np.float64], n_y: int, run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return one number per state, such that states matched in sorted order are at low cost."""
 
@@ -99,6 +108,49 @@ def reachable(successors: Any, seen: NDArray[np.bool_], first: NDArray[np.int64]
 
 def extremes(listed: NDArray[np.int64], TU: NDArray[np.float64], U: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return the least and the largest TU - U over the pairs, and the size of both tables; NaN if any difference is."""
+
+def transport_rounding(errors: tuple[int, float, float, bool]) -> float:
+    """Return the largest effect of rounding on the value of a transport, for tables of size one (``PlanErrors``)."""
+
+def band(
+    change: tuple[float, float, float], errors: tuple[int, float, float, bool], discount: float, price: float
+) -> tuple[float, float, float]:
+    """Return (shift, half, rounding) of the band that a sweep proves; ``change`` is that of :func:`extremes`."""
+
+def solve_start(
+    starts: Any, U: NDArray[np.float64], n_y: int, price: float, run: Run
+) -> tuple[float, bool, float, float]:
+    """Solve the transport of the starts (``StartArrays``) for a table; its tree and potentials become optimal.
+
+    Returns the value, whether it was solved, how far the least reduced cost is below zero, and the effect of rounding.
+    """
+
+def bounds(
+    start: tuple[float, bool, float, float], half_gap: float, least: float, largest: float
+) -> tuple[float, float, float, float]:
+    """Return value, lower and upper bound and gap for a table known up to ``half_gap``, in the units of the costs."""
+
+def start_interval(start: tuple[float, bool, float, float]) -> tuple[float, float]:
+    """Return bounds on the transport of the starts."""
+
+def separable_minimum(
+    delta: NDArray[np.float64], rho_x: NDArray[np.float64], rho_y: NDArray[np.float64], discount: float
+) -> float:
+    """Return a certified <ρ_X, a> + <ρ_Y, b> with a(x) + b(y) ≤ delta(x,y)."""
+
+def separable_bounds(
+    U: NDArray[np.float64],
+    lower: NDArray[np.float64],
+    upper: NDArray[np.float64],
+    slack: float,
+    start: tuple[float, float],
+    rho_x: NDArray[np.float64],
+    rho_y: NDArray[np.float64],
+    discount: float,
+    least: float,
+    largest: float,
+) -> tuple[float, float]:
+    """Return bounds on the distance by separable corrections, in the units of the costs."""
 
 def settle(
     cost: NDArray[np.float64],
@@ -122,6 +174,75 @@ def exchange(
 
 def add_difference(fresh: NDArray[np.float32], old: NDArray[np.float32], U: NDArray[np.float64], run: Run) -> None:
     """Compute U += fresh - old at all pairs."""
+
+class PairChain:
+    """The Markov chain of ``size`` pairs that ``Plans`` (solvers/exact/evaluation.py) define; these are kept.
+
+    Systems are (I - γ Π) u = b, or with the transpose, for ``discount`` γ.
+    """
+
+    products: int
+
+    def __init__(self, plans: Any, size: int) -> None: ...
+    def multiply(self, v: NDArray[np.float64], out: NDArray[np.float64], run: Run) -> None:
+        """Write Π v for the first pairs, as many as ``out`` has."""
+    def apply(
+        self, discount: float, transposed: bool, v: NDArray[np.float64], out: NDArray[np.float64], run: Run
+    ) -> None:
+        """Write (I - γ Π) v."""
+    def solve(
+        self, discount: float, transposed: bool, source: NDArray[np.float64], u: NDArray[np.float64], target: float,
+        max_iterations: int, run: Run,
+    ) -> float:  # fmt: skip
+        """Improve u by BiCGStab to a largest residual of ``target``; return it, infinite if it diverged."""
+    def sweep(
+        self, discount: float, transposed: bool, source: NDArray[np.float64], u: NDArray[np.float64], times: int,
+        run: Run,
+    ) -> None:  # fmt: skip
+        """Apply u ← source + γ Π u so many times."""
+    def relax(
+        self, discount: float, source: NDArray[np.float64], U: NDArray[np.float64], spare: NDArray[np.float64],
+        target: float, run: Run,
+    ) -> bool:  # fmt: skip
+        """Sweep while that is worthwhile, and add the constant that is missing; return whether ``target`` was reached.
+
+        Plans must be stochastic; overwrites ``spare``.
+        """
+    def mark_visited(self, source: NDArray[np.float64], visited: NDArray[np.bool_], run: Run) -> None:
+        """Write which pairs the plans lead to from those with a source."""
+    def occupancy(
+        self, discount: float, source: NDArray[np.float64], visited: NDArray[np.bool_], m: NDArray[np.float64],
+        target: float, run: Run,
+    ) -> float:  # fmt: skip
+        """Improve m toward m = source + γ Πᵀ m at visited pairs, and set it to zero elsewhere; return the residual."""
+
+def correct_plans(
+    plans: Any, discount: float, r: NDArray[np.float32], one: NDArray[np.float32], two: NDArray[np.float32],
+    target: float, run: Run,
+) -> tuple[bool, int, float, int]:  # fmt: skip
+    """Solve (I - γ Π) δ = r for ``Plans`` in single precision; overwrites two arrays.
+
+    Returns whether ``target`` was reached, in which of the two arrays δ is, the constant that it lacks if Π is
+    stochastic, and the number of products.
+    """
+
+def sweep_plans(
+    plans: Any, discount: float, r: NDArray[np.float32], delta: NDArray[np.float32], spare: NDArray[np.float32],
+    times: int, run: Run,
+) -> None:  # fmt: skip
+    """Apply δ ← r + γ Π δ so many times, rounded up to an even number."""
+
+def correct_trees(
+    transports: Transports, plans: Any, discount: float, r: NDArray[np.float32], one: NDArray[np.float32],
+    two: NDArray[np.float32], target: float, run: Run,
+) -> tuple[bool, int, float, int]:  # fmt: skip
+    """The same as :func:`correct_plans` for narrow trees and their ``SinglePlans``."""
+
+def sweep_trees(
+    transports: Transports, plans: Any, discount: float, r: NDArray[np.float32], delta: NDArray[np.float32],
+    spare: NDArray[np.float32], times: int, run: Run,
+) -> None:  # fmt: skip
+    """The same as :func:`sweep_plans` for narrow trees."""
 
 class Game:
     """A game on pairs of states: tuples of arrays (solvers/exact/games.py), which are kept and updated."""
@@ -230,6 +351,26 @@ class PlanOperator:
 
     def push(self, m: NDArray[np.float64], out: NDArray[np.float64], run: Run) -> None:
         """Write Σ_k m_k π_k."""
+
+    def solve(
+        self, discount: float, transposed: bool, b: NDArray[np.float64], u: NDArray[np.float64], target: float,
+        max_iterations: int, run: Run,
+    ) -> tuple[float, int]:  # fmt: skip
+        """Improve u toward (I - γ Π) u = b by BiCGStab; return the largest residual and the number of products."""
+
+    def sweep(
+        self, discount: float, transposed: bool, b: NDArray[np.float64], u: NDArray[np.float64], times: int, run: Run
+    ) -> None:
+        """Apply u ← b + γ Π u so many times."""
+
+def solve_independent(
+    x: Any, y: Any, listed: NDArray[np.int64], discount: float, b: NDArray[np.float64], u: NDArray[np.float64],
+    target: float, max_iterations: int, run: Run,
+) -> tuple[float, int]:  # fmt: skip
+    """Improve u toward the value u = b + γ Π u of the independent coupling at listed pairs (all, if none are listed).
+
+    ``x`` and ``y`` are ``Successors``. Returns the largest residual and the number of products.
+    """
 
 #: The largest number of states of two chains together that :func:`solve_small` takes.
 MAX_STATES_OF_SMALL: int

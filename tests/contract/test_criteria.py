@@ -224,11 +224,12 @@ def solve(question, option="full", end="to the end", threads=1, warm=None, seed=
 @contextmanager
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
-    from diffbisim.common import parallel, stopping
-    from diffbisim.solvers.exact import evaluation, transports
+    from diffbisim import stopping
+    from diffbisim.common import parallel
+    from diffbisim.solvers.exact import transports
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (parallel, evaluation, transports) if threads > 1 else ():
+        for module in (parallel, transports) if threads > 1 else ():
             patch.setattr(module, "CHUNK", 1)
         if threads > 1:
             patch.setattr(stopping, "SHARE", 1.0)

@@ -33,11 +33,11 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from cases import run_all
-from diffbisim.common import parallel, stopping
+from diffbisim import stopping
+from diffbisim.common import parallel
 from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
-from diffbisim.solvers.exact import dense as full_rows
-from diffbisim.solvers.exact import evaluation, small, transports
+from diffbisim.solvers.exact import small, transports
 from diffbisim.solvers.exact.tracking import TrackingSolver as Follow
 from oracles.enclosure import centered, truth
 from oracles.entropic import entropic_truth
@@ -184,7 +184,7 @@ SOLVERS = {
     "exact": EXACT,
     "exact, not small": replace(EXACT, constants=LARGE),
     "exact, very many pairs": replace(EXACT, constants=(*LARGE, (transports, "MANY", 0))),
-    "exact, full rows": replace(EXACT, constants=(*LARGE, (full_rows, "LEAST", 2), (full_rows, "THIN", 1))),
+    "exact, full rows": replace(EXACT, constants=(*LARGE, (transports, "DENSE_FROM", (2, 1)))),
     "lp": Solver(LinearProgram, ONE, LATE, stops=False, table=1e-8, slope=1e-5, unfinished=(Status.ROUNDING,)),
     "sinkhorn-policy": Solver(SinkhornPolicy, ONE, LATE, threads=True),
     "sinkhorn-value": Solver(SinkhornValue, ONE, LATE, threads=True),
@@ -242,7 +242,7 @@ def changed(constants):
 
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
-    modules = (parallel, evaluation, transports) if threads > 1 else ()
+    modules = (parallel, transports) if threads > 1 else ()
     return changed(
         (*((module, "CHUNK", 1) for module in modules), *([(stopping, "SHARE", 1.0)] if threads > 1 else []))
     )

@@ -23,7 +23,7 @@ from diffbisim.problems.base import Problem
 from diffbisim.problems.discounted import Discounted
 from diffbisim.common import parallel
 from diffbisim.solvers import Exact
-from diffbisim.solvers.exact import evaluation, transports
+from diffbisim.solvers.exact import transports
 from diffbisim.solvers.exact.pairs import pair_items
 from diffbisim.solvers.exact.transports import Transport
 
@@ -49,12 +49,12 @@ def warm_up():
     # compiles everything: what small problems use, and what large ones do
     before, many = parallel.CHUNK, transports.MANY
     for chunk in (before, 1):
-        parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = chunk
+        parallel.CHUNK = transports.CHUNK = chunk
         transports.MANY = many if chunk == before else 0
         small = (dense(3), dense(3)), (dense(40), dense(40)), (sparse(4, 2), sparse(4, 2))
         for X, Y in (*small, (star(130), star(2)), (dense(130), dense(8))):
             db.distance(X, Y).gradient, db.distance(X, Y, solver=Exact(reachable=True)).gradient
-    parallel.CHUNK = evaluation.CHUNK = transports.CHUNK = before
+    parallel.CHUNK = transports.CHUNK = before
     transports.MANY = many
     db.pairwise([dense(3), dense(4)])
 

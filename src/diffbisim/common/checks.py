@@ -189,7 +189,8 @@ def as_floats(value: Any, copy: bool | None = True) -> Floats:
 
 def without_bfloat16(value: Any) -> Any:
     """Return arrays and tensors of bfloat16, which numpy does not have, in float32; everything else unchanged."""
-    if not str(getattr(value, "dtype", "")).endswith("bfloat16"):
+    dtype = getattr(value, "dtype", None)
+    if (isinstance(dtype, np.dtype) and dtype.isbuiltin == 1) or not str(dtype).endswith("bfloat16"):
         return value
     return value.detach().float() if hasattr(value, "detach") else np.asarray(value).astype(np.float32)
 

@@ -175,7 +175,9 @@ def constant_cost(problem: Any, cost: Any) -> str:
         return ""
     tables = problem.costs if isinstance(problem, FiniteHorizon) else [problem.cost]
     first = tables[0].flat[0]
-    if sum(table.size for table in tables) == 1 or not all((table == first).all() for table in tables):
+    if any(table.flat[-1] != first for table in tables) or not all((table == first).all() for table in tables):
+        return ""
+    if sum(table.size for table in tables) == 1:
         return ""
     why = "no state of X is a state of Y (by label)" if cost == "indicator" else "all rewards of X and of Y are equal"
     if cost != "indicator" and first:

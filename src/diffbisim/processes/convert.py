@@ -106,9 +106,12 @@ def as_processes(values: Iterable[Any]) -> list[Any]:
 
 def check_lags(processes: Sequence[Any], names: Sequence[Any] | None = None) -> None:
     """Raise if two processes have different lags; warn if one has a lag other than 1 and that of another is unknown."""
+    found = [_lag(process) for process in processes]
+    if all(lag is None for lag in found):
+        return
     if names is None:
         names = "XY" if len(processes) == 2 else [f"chains[{k}]" for k in range(len(processes))]
-    lags = {name: _lag(process) for name, process in zip(names, processes, strict=True)}
+    lags = dict(zip(names, found, strict=True))
     known = {name: lag for name, lag in lags.items() if lag is not None}
     if len(set(known.values())) > 1:
         x, y = next((a, b) for a in known for b in known if known[a] < known[b])

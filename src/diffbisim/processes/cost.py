@@ -60,7 +60,11 @@ def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
 
 def reward_cost(r_x: Any, r_y: Any) -> Floats:
     """Return ``|r_x[i] - r_y[j]|``, shape (n_X, n_Y), for two reward vectors."""
-    r_x, r_y = _vector(r_x, "r_x"), _vector(r_y, "r_y")
+    return _differences(_vector(r_x, "r_x"), _vector(r_y, "r_y"))
+
+
+def _differences(r_x: Floats, r_y: Floats) -> Floats:
+    """Return ``|r_x[i] - r_y[j]|`` for vectors of finite numbers."""
     with np.errstate(over="ignore"):
         table: Floats = np.subtract.outer(r_x, r_y)
     np.abs(table, out=table)
@@ -138,9 +142,11 @@ def _chain_rewards(X: MarkovChain, Y: MarkovChain, squared: bool) -> Floats:
     if max(r_x.ndim, r_y.ndim) > 1:
         metric = "sqeuclidean" if squared else "euclidean"
         return feature_cost(r_x.reshape(len(r_x), -1), r_y.reshape(len(r_y), -1), metric)
-    table = reward_cost(r_x, r_y)
+    table = _differences(r_x, r_y)
+    if not squared:
+        return table
     with np.errstate(over="ignore"):
-        return _checked(np.square(table), table.shape) if squared else table
+        return check_costs(np.square(table))
 
 
 def _in_order_of_states(table: Any, X: MarkovChain, Y: MarkovChain) -> Any:

@@ -13,29 +13,75 @@ remains true with its cost in place of OT_W. Potentials with f(x') + g(y') ≤ W
 the left inequality remains true with their value. Both are cheap to obtain: plans are rounded to their marginals, and
 potentials are replaced by c-transforms of each other (engine/certificates.hpp; for the linear program lp/program.py).
 
-*From transports to the distance.* Let T_l U ≤ TU ≤ T_u U be the values of potentials and plans for a table U.
-MacQueen's bounds use the worst pair: d ≥ OT_U(ν_X, ν_Y) + min(T_l U - U)/(1-γ). But a coupling cannot stay at the worst
-pair, because its marginals are given. *Separable corrections* use this: if a(x) + b(y) ≤ (T_l U - U)(x,y) for all
-pairs, let α = (I - γP_X)⁻¹ a and β = (I - γP_Y)⁻¹ b. Every plan of (x,y) has marginals P_X(·|x) and P_Y(·|y), so adding
-α(x') + β(y') to a table adds (P_X α)(x) + (P_Y β)(y) to all transports, and h = U + α + β satisfies
-
-    T h = T U + γ P_X α + γ P_Y β ≥ U + a + b + (α - a) + (β - b) = h,        hence h ≤ U*, and
-
-    d ≥ OT_h(ν_X, ν_Y) = OT_U(ν_X, ν_Y) + (<ρ_X, a> + <ρ_Y, b>)/(1-γ)
-
-with the discounted occupancies ρ. The best a and b are the potentials of a transport between ρ_X and ρ_Y; a pair of
-c-transforms of the averages comes close. The upper bound uses U - T_u U in the same way. The argument needs only
-monotonicity and the marginals, so it also holds for the entropic operator.
-
 *Rounding* of TW and U is covered by a `slack` from the caller; it is divided by 1-γ, because the shift multiplies it.
+
+All bounds of iterative solvers are computed by the engine, which also derives them with all rounding errors
+(engine/certificates.hpp); this module names its results. Three computations have rounding errors of their own: the
+linear program, whose tables come from another solver (lp/program.py); horizons, whose errors add up from step to step
+(exact/horizon.py); and criteria without a discount, in which nothing contracts (exact/average.py, exact/total.py).
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
+from diffbisim import _engine
 from diffbisim.common.arrays import Array
 
-#: A generous bound on the error of the occupancies (stochastic.py); divided by 1-γ, as for sparse chains.
-OCCUPANCY = 1e-12
+
+class PlanErrors(NamedTuple):
+    """What is known about the plans of a list of transports."""
+
+    nodes: int  # N, of the largest transport
+    unbalanced: float  # s: how far the masses of two rows differ from one, at most
+    clipped: float  # κ: the largest mass of negative flows that were set to zero
+    by_potentials: bool = False  # whether values may come from the potentials of narrow trees
+
+
+class Band(NamedTuple):
+    """Where the fixed point is: within half + rounding of T U + shift."""
+
+    shift: float
+    half: float
+    rounding: float
+
+    @property
+    def gap(self) -> float:
+        """The width of the band."""
+        return 2 * self.half + 2 * self.rounding
+
+
+class StartValue(NamedTuple):
+    """The transport of the starts: the minimum is in [value - price - slack, value + slack]."""
+
+    value: float
+    solved: bool
+    price: float  # how far the least reduced cost is below zero
+    slack: float  # largest effect of rounding
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bounds on the minimum; the lower one is minus infinity if it was not solved."""
+        return _engine.start_interval(self)
+
+
+class SeparableTables(NamedTuple):
+    """A table U and what plans and potentials prove about it: T_l U ≤ T U ≤ T_u U, all flat and scaled."""
+
+    U: Array
+    lower: Array
+    upper: Array
+    slack: float  # largest effect of rounding on lower - U and upper - U
+
+
+def transport_rounding(errors: PlanErrors) -> float:
+    """Return η₀, the largest effect of rounding on the value of a transport, for tables of size one."""
+    return _engine.transport_rounding(errors)
+
+
+def band(change: tuple[float, float, float], errors: PlanErrors, discount: float, price: float) -> Band:
+    """Return the band that a sweep proves; ``change`` has the extremes of T U - U and the size of both tables."""
+    return Band(*_engine.band(change, errors, discount, price))
 
 
 def lower_table(W: Array, TW: Array, discount: float, slack: float) -> Array:
@@ -45,25 +91,12 @@ def lower_table(W: Array, TW: Array, discount: float, slack: float) -> Array:
 
 def separable_minimum(delta: Array, rho_x: Array, rho_y: Array, discount: float) -> float:
     """Return a certified <ρ_X, a> + <ρ_Y, b> with a(x) + b(y) ≤ delta(x,y), the best of three such pairs."""
-    best = float(delta.min())
-    for turned in (False, True):
-        table, p, q = (delta.T, rho_y, rho_x) if turned else (delta, rho_x, rho_y)
-        b = p @ table
-        a = (table - b).min(axis=1)
-        b = (table - a[:, None]).min(axis=0)
-        error = OCCUPANCY / (1 - discount) * (np.ptp(a) + np.ptp(b)) + 1e-15 * (np.abs(a).max() + np.abs(b).max())
-        best = max(best, float(p @ a + q @ b - error))
-    return best
+    return _engine.separable_minimum(np.ascontiguousarray(delta).ravel(), rho_x, rho_y, discount)
 
 
-def distance_bounds(
-    U: Array, upper: Array, lower: Array, start: tuple[float, float], rho: tuple[Array, Array], discount: float,
-    slack: float,
-) -> tuple[float, float]:  # fmt: skip
-    """Return lower ≤ d ≤ upper from tables T_l U and T_u U and bounds `start` on OT_U(ν_X, ν_Y).
-
-    `slack` bounds the rounding error of the tables.
-    """
-    low = separable_minimum(lower - U, *rho, discount)
-    high = -separable_minimum(U - upper, *rho, discount)
-    return start[0] + (low - slack) / (1 - discount), start[1] + (high + slack) / (1 - discount)
+def separable_bounds(
+    tables: SeparableTables, start: tuple[float, float], rho: tuple[Array, Array], discount: float, cost: Array
+) -> tuple[float, float]:
+    """Return lower ≤ d ≤ upper in the units of the cost, from bounds ``start`` on OT_U(ν_X, ν_Y)."""
+    U, lower, upper, slack = tables
+    return _engine.separable_bounds(U, lower, upper, slack, start, *rho, discount, float(cost.min()), float(cost.max()))

@@ -180,8 +180,9 @@ class Family(NamedTuple):
 
 def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, family: Family) -> Floats:
     """Return certified upper bounds on b_a(s), (n, n_actions)."""
-    from diffbisim.solvers.exact.pairs import sort_keys
-    from diffbisim.solvers.exact.transports import Items, Transports, transport_rounding
+    from diffbisim.solvers.certify import transport_rounding
+    from diffbisim.solvers.exact.pairs import plan_errors, sort_keys
+    from diffbisim.solvers.exact.transports import Items, Transports
 
     γ, n, k, ψ = discount, mdp.n_states, abstract.n_states, family.abstract
     cost = np.abs(ψ[:, None] - ψ[None, :]).sum(axis=-1).transpose(2, 0, 1)  # (n_actions, k, k)
@@ -195,7 +196,7 @@ def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, fami
     transports = Transports(items._replace(listed=listed))
     moved = np.empty(at.size)
     transports.solve(np.ascontiguousarray(metric / scale).ravel(), moved, 1e-14)
-    moved += transport_rounding(transports.nodes, transports.unbalanced, transports.clipped)
+    moved += transport_rounding(plan_errors(transports))
     seen = np.abs(family.ground - ψ[labels]).sum(axis=-1)
     return np.asarray(((1 - γ) * seen + γ * scale * moved.reshape(mdp.n_actions, n).T) * (1 + ROUNDING))
 

@@ -47,8 +47,7 @@ from diffbisim.solvers.base import Callback, Check, SolverRun, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing, hide_others, restore_trees
 from diffbisim.solvers.exact.pairs import ALL, begin_with, pair_chain, pair_items
-from diffbisim.solvers.exact.simplex import Tree
-from diffbisim.solvers.exact.transports import Items, Transports
+from diffbisim.solvers.exact.transports import Items, Transports, Tree
 from diffbisim.solvers.exact.undiscounted import (
     LOOSE,
     Equation,
@@ -185,7 +184,8 @@ class AverageCost(SolverRun):
     def check(self, iteration: int) -> Check:
         """Compute the distance for the table of gains and its bounds; the gap is that of the whole table."""
         bounds = self.start.solve(self.g, self.half)
-        return Check(bounds.row(self.work), bounds.gap + 2 * self.extra, self.floor + 4 * self.start.transport.slack)
+        floor = self.floor + 4 * self.start.rounding
+        return Check(bounds.row(self.work), bounds.gap + 2 * self.extra, floor)
 
     def evaluate(self) -> None:
         """Compute the next tables."""

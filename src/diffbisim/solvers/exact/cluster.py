@@ -19,8 +19,8 @@ The certificate comes from the last improvement, whose values were computed with
 Trees that were lost, moved or rebuilt only affect how fast it is reached.
 """
 
-import sys
 import uuid
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,23 +35,26 @@ from diffbisim import _engine
 from diffbisim.common.arrays import Array, lazy
 from diffbisim.common.checks import freeze
 from diffbisim.common.errors import DiffbisimError, InvalidArgument
-from diffbisim.common.parallel import DEATHS, WATCH, Stop, broadcast, dask_client, is_lost, split
+from diffbisim.common.parallel import DEATHS, WATCH, broadcast, dask_client, is_lost
+from diffbisim.common.stopping import engine_run
 from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.stochastic import Successors
 from diffbisim.results.base import DistanceResult
 from diffbisim.solvers.base import Callback, finish
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
-from diffbisim.solvers.exact.evaluation import PairChain, Plans, apply_system
-from diffbisim.solvers.exact.pairs import begin, pair_chain, pair_items
+from diffbisim.solvers.exact.evaluation import STEPS, SWEEPS, PairChain, Plans
+from diffbisim.solvers.exact.pairs import begin, pair_items
 from diffbisim.solvers.exact.solver import PolicyIteration, TableCheckpoint
 from diffbisim.solvers.exact.transports import NO_NUMBERS, Items, Transports
-from diffbisim.solvers.krylov import Operator
 
 if TYPE_CHECKING:
     from diffbisim.solvers.exact import Exact
 
 #: Blocks per worker at the start, so that four times as many workers can share them later; and the least number.
 BLOCKS, LEAST_BLOCKS = 4, 16
+
+#: Sweeps continue while at most AHEAD more are expected to suffice, and MOST_SWEEPS at most.
+AHEAD, MOST_SWEEPS = 12, 60
 
 NO_PLANS = Plans(*(np.empty(0, np.int64) for _ in Plans._fields))
 
@@ -226,25 +229,47 @@ class BlockChain(PairChain):
 
     def __init__(self, blocks: Blocks, discount: float) -> None:
         super().__init__(NO_PLANS, blocks.size, discount)
-        self.blocks = blocks
-
-    def system(self, transposed: bool = False) -> Operator:
-        """``v ↦ (I - γ Π) v``."""
-
-        def applied(v: Array, out: Array) -> None:
-            self.blocks.product(v, out)
-            out *= -self.discount
-            out += v
-            self.count += 1
-
-        return applied
+        self.blocks, self.count = blocks, 0
 
     @property
-    def _entries(self) -> int:
-        """Treated as very large, because products are expensive: :meth:`relax` is tried at any size."""
-        return sys.maxsize
+    def products(self) -> int:
+        """Products with Π so far."""
+        return self.count
+
+    def evaluate(self, source: Array, U: Array, target: float, spare: Array | None = None) -> None:
+        """Improve ``U`` as :meth:`PairChain.evaluate` does, without a factorization."""
+        if self._relax(source, U, np.empty_like(U) if spare is None else spare, target):
+            return
+        if bicgstab(self._applied, source, U, target, STEPS) <= 2 * target:
+            return
+        bound = float(np.abs(source).max()) / (1 - self.discount)
+        if not float(np.abs(U).max()) <= 2.0 * bound:  # it diverged: restart from a bound on the solution
+            U.fill(bound)
+        other = np.empty_like(U)
+        for _ in range(SWEEPS // 2):
+            self._swept(source, U, other)
+            self._swept(source, other, U)
+
+    def _relax(self, source: Array, U: Array, spare: Array, target: float) -> bool:
+        """Sweep while that is worthwhile, and add the constant; returns whether the residual fell below ``target``."""
+        tables, spread, before = (U, spare), np.inf, np.inf
+        for k in range(MOST_SWEEPS):
+            v, out = tables[k % 2], tables[1 - k % 2]
+            low, high = self._swept(source, v, out)
+            spread, before = high - low, spread
+            if not 2 * target < spread < before or spread * (spread / before) ** AHEAD > 2 * target:
+                break
+        np.add(out, self.discount / (1 - self.discount) * (low + high) / 2, out=U)
+        return bool(spread <= 2 * target)
+
+    def _applied(self, v: Array) -> Array:
+        """(I - γ Π) v"""
+        self.blocks.product(v, out := np.empty_like(v))
+        self.count += 1
+        return np.asarray(v - self.discount * out)
 
     def _swept(self, source: Array, v: Array, out: Array) -> tuple[float, float]:
+        """out = source + γ Π v; returns the least and the largest change."""
         self.blocks.product(v, out)
         out *= self.discount
         out += source
@@ -252,9 +277,45 @@ class BlockChain(PairChain):
         low, high, _ = _engine.extremes(NO_NUMBERS, out, v)
         return low, high
 
-    def preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
-        """Not available, because the matrix is distributed."""
-        return False
+
+def bicgstab(product: Callable[[Array], Array], b: Array, u: Array, target: float, most: int) -> float:
+    """Improve ``u`` until the largest entry of b - A u is below ``target``; returns that entry (engine/krylov.hpp)."""
+
+    def ratio(a: float, b: float) -> float:
+        value = a / b if b else 0.0
+        return value if np.isfinite(value) else 0.0
+
+    def dot(v: Array, w: Array) -> float:
+        return float((v * w).sum())
+
+    r = b - product(u)
+    worst, shadow, p = float(np.abs(r).max()), r, r
+    rho = dot(shadow, r)
+    for _ in range(most):
+        if not np.isfinite(worst):
+            break
+        if worst <= target:
+            r = b - product(u)  # the recurrence drifts, so it is computed again
+            worst = float(np.abs(r).max())
+            if worst <= 2 * target:
+                return worst
+        q = product(p)
+        alpha = ratio(rho, dot(shadow, q))
+        u += alpha * p
+        r = r - alpha * q
+        t = product(r)
+        omega, before = ratio(dot(t, r), dot(t, t)), rho
+        u += omega * r
+        r = r - omega * t
+        rho, worst = dot(shadow, r), float(np.abs(r).max())
+        beta = ratio(rho, before) * ratio(alpha, omega)
+        if beta == 0.0:  # breakdown: restart
+            shadow = p = r = b - product(u)
+            rho = dot(shadow, r)
+        else:
+            p = r + beta * (p - omega * q)
+    worst = float(np.abs(b - product(u)).max())
+    return worst if np.isfinite(worst) else np.inf
 
 
 # --- on a worker -----------------------------------------------------------------------------------------------
@@ -285,7 +346,7 @@ class BlockTrees:
 
     transports: Transports
     improvement: int = 0
-    plans: Plans | None = None
+    plans: _engine.PairChain | None = None
 
 
 _held: dict[tuple[str, RowBlock], BlockTrees] = {}  # by run and block, for the lifetime of this worker
@@ -338,20 +399,11 @@ def _product(blocks: list[RowBlock], facts: Facts, W: Array, v: Array) -> BlockR
         if held is None or held.improvement != facts.improvement:
             _improve([block], facts, W)
             held = _held[facts.run, block]
-        held.plans = held.plans or pair_chain(held.transports, 1.0).plans
-        found.append(np.empty(held.transports.size))
-        _apply(held.plans, v, found[-1], held.transports.threads)
+        t = held.transports
+        held.plans = held.plans or _engine.PairChain(Plans(t.at, *t.plans(), NO_NUMBERS), v.size)
+        held.plans.multiply(v, values := np.empty(t.size), engine_run(t.threads))
+        found.append(values)
     return BlockResults(found)
-
-
-def _apply(plans: Plans, v: Array, out: Array, threads: int) -> None:
-    """out (K,) = Π v for K rows, where v covers all pairs; apply_system computes the first K of v minus this."""
-
-    def run(piece: int, lo: int, hi: int, stop: Stop) -> None:
-        apply_system(lo, hi, plans, 1.0, v, out)
-
-    split(run, out.size, float(plans.flow.size), threads)
-    np.subtract(v[: out.size], out, out)
 
 
 def _forget(run: str, before: float = np.inf) -> None:

@@ -21,14 +21,14 @@ from diffbisim.processes.stochastic import Successors
 from diffbisim.results.base import HistoryRow
 from diffbisim.results.coupling import Coupling, StartCoupling
 from diffbisim.solvers.base import MARGINALS, Arrays
-from diffbisim.solvers.exact.pairs import begin, bellman, first_table, pair_chain, rounding
-from diffbisim.solvers.exact.simplex import Tree
+from diffbisim.solvers.certify import StartValue
+from diffbisim.solvers.exact.pairs import begin, bellman, first_table, independent_occupancy, pair_chain, sweep_band
 from diffbisim.solvers.exact.transports import (
-    EPS,
     Basis,
     Items,
     Transport,
     Transports,
+    Tree,
     Trees,
 )
 
@@ -51,14 +51,25 @@ class Bounds(NamedTuple):
         return HistoryRow({"value": self.value, "lower": self.lower, "upper": self.upper, **work})
 
 
+class StartArrays(NamedTuple):
+    """The transport of the starts, for the engine."""
+
+    rows: Integers  # the states where the two processes can start
+    cols: Integers
+    p: Array  # with these probabilities
+    q: Array
+    tree: Tree
+    pot: Array  # (a + b,) potentials
+
+
 class StartTransport:
     """The transport between the two start distributions, solved again for every table."""
 
     def __init__(self, problem: ChainProblem) -> None:
         self.problem = problem
         self.rows, self.cols = np.flatnonzero(problem.x.initial), np.flatnonzero(problem.y.initial)
-        self.cells = self.rows[:, None] * problem.shape[1] + self.cols
         self.transport = Transport(problem.x.initial[self.rows], problem.y.initial[self.cols])
+        self.rounding = 0.0  # largest effect on the last value
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The tree, by its names in files."""
@@ -79,18 +90,15 @@ class StartTransport:
 
     def solve(self, U: Array, half_gap: float) -> Bounds:
         """The distance for a table U that is known up to ``half_gap``; if infinite, bounds for any distance."""
-        table, scale, least = U[self.cells], self.problem.scale, float(self.problem.cost.min())
-        value = self.transport.solve(table, PRICE)
-        slack = self.transport.slack * (max(float(table.max()), 0.0) + 2 * max(-float(table.min()), 0.0))
-        lower, upper = least, scale  # d is an average of costs
-        if half_gap < np.inf:
-            upper = min(_outward(scale * (value + half_gap + slack), np.inf), upper)
-            if self.transport.solved:
-                lower = max(_outward(scale * (value - self.transport.price - half_gap - slack), -np.inf), lower)
-        value = min(max(scale * value, lower), upper) + 0.0
-        gap = 2 * (half_gap + slack) + self.transport.price + 4 * EPS
-        gap = max(gap, (upper - lower) / (scale or 1.0))  # subnormal numbers have fewer digits
-        return Bounds(value, lower, upper, gap)
+        return Bounds(*_engine.bounds(self.value(U), half_gap, float(self.problem.cost.min()), self.problem.scale))
+
+    def value(self, U: Array, price: float = PRICE) -> StartValue:
+        """The minimum for a table U, and how accurate it is; plan and potentials can be read afterwards."""
+        p, q, tree, pot = self.transport.p, self.transport.q, self.transport.tree, self.transport.pot
+        starts = StartArrays(self.rows, self.cols, p, q, tree, pot)
+        found = StartValue(*_engine.solve_start(starts, U, self.problem.shape[1], price, engine_run()))
+        self.rounding = found.slack
+        return found
 
     def plan(self) -> sparse.coo_array:
         """The optimal coupling of the starts, (n_X, n_Y)."""
@@ -229,11 +237,11 @@ class ExactCoupling(Coupling):
         transports = begin(problem, not self.complete, self.transports.threads, self)
         TU, solved = bellman(problem, transports, U, PRICE)
         listed = transports.items.listed
-        least, most, size = _engine.extremes(listed, TU, U)
-        off = rounding(transports, size, γ) if solved else np.inf
+        band = sweep_band(transports, _engine.extremes(listed, TU, U), γ, PRICE)
+        off = band.gap / 2 if solved else np.inf
         table, pairs = U.copy(), listed if listed.size else slice(None)
         table[pairs] = TU
-        low, high = table + (γ / (1 - γ) * (least - PRICE) - off), table + (γ / (1 - γ) * most + off)
+        low, high = table + (band.shift - off), table + (band.shift + off)
         within = float(problem.cost.min()), problem.scale
         return enclosing(self.values, problem.scale * low, problem.scale * high, within)
 
@@ -266,7 +274,8 @@ class ExactCoupling(Coupling):
         accuracy = min(max(1e-3 * self.gap, 1e-13), 1e-9)  # three digits beyond the table's are enough,
         accuracy = accuracy if self.transports.size > 20_000 else 1e-13  # but on small grids full precision is cheap
         chain = pair_chain(self.transports, self.problem.discount)
-        m, error = chain.occupancy(start[listed] if listed.size else start, accuracy)
+        first = independent_occupancy(self.problem, listed) if self.transports.size > 20_000 else None
+        m, error = chain.occupancy(start[listed] if listed.size else start, accuracy, first)
         self.sweeps += chain.products
         if error > 1e-6:
             warn(
@@ -338,11 +347,6 @@ def enclosing(values: Array, low: Array, high: Array, within: tuple[float, float
     return frozen(np.minimum(lower, values)), frozen(np.maximum(upper, values))  # NaN where the values are
 
 
-def _outward(bound: float, to: float) -> float:
-    """The next number toward plus or minus infinity: at least as far out as the bound before rounding."""
-    return float(np.nextafter(bound, to))
-
-
 # --- checks of files ----------------------------------------------------------------------------------------------
 
 
@@ -388,14 +392,11 @@ def one_sweep(coupling: ExactCoupling) -> tuple[float, float]:
     problem, γ, U = coupling.problem, coupling.problem.discount, coupling.U
     transports = begin(problem, not coupling.complete, 1, coupling)
     TU, _ = bellman(problem, transports, U, PRICE)
-    pairs = transports.items.listed if transports.items.listed.size else slice(None)
-    change, table = TU - U[pairs], U.copy()
-    table[pairs] = TU
-    low, high = float(change.min()), float(change.max())
-    start = StartTransport(problem)
-    value = start.transport.solve(table[start.cells], PRICE)
-    nodes = transports.nodes + start.rows.size + start.cols.size
-    slack = 64 * nodes * EPS * max(1.0, float(np.abs(U).max())) / (1 - γ)
-    scale, least = problem.scale, float(problem.cost.min())
-    bounds = value + γ / (1 - γ) * low + slack, value + γ / (1 - γ) * high - slack
-    return min(max(scale * bounds[0], least), scale), max(min(scale * bounds[1], scale), least)
+    listed, table = transports.items.listed, U.copy()
+    table[listed if listed.size else slice(None)] = TU
+    band = sweep_band(transports, _engine.extremes(listed, TU, U), γ, 0.0)
+    start = StartTransport(problem).value(table)
+    scale, least, slack = problem.scale, float(problem.cost.min()), band.rounding + start.slack
+    low = start.value + band.shift - band.half + slack
+    high = start.value + band.shift + band.half - slack - start.price
+    return min(max(scale * low, least), scale), max(min(scale * high, scale), least)

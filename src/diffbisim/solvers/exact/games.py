@@ -66,7 +66,7 @@ from diffbisim.solvers.exact.coupling import (
     unfit,
 )
 from diffbisim.solvers.exact.evaluation import PairChain, PlanCorrection, Plans
-from diffbisim.solvers.exact.pairs import ALL, begin_with, first_pairs, reached, rounding, sort_keys
+from diffbisim.solvers.exact.pairs import ALL, begin_with, first_pairs, reached, sort_keys, sweep_band
 from diffbisim.solvers.exact.solver import Discounted
 from diffbisim.solvers.exact.transports import (
     EPS,
@@ -201,12 +201,12 @@ class StrategyIteration(Discounted):
             middle = 0.0 if self.pairs.folded else (low + high) / 2
             self.selected.residual[: u.size] = self.TU - u - middle
         u[:] = self.TU
+        band = sweep_band(self.transports, (low, high, size), γ, self.price)
         if solved := solved and self.price < np.inf:
-            u += γ / (1 - γ) * (high + low - self.price) / 2
+            u += band.shift
         self.U = self.u[self.pairs.numbers]
         self.change, before = high - low, self.gap
-        self.floor = 2 * rounding(self.transports, size, γ)
-        self.gap = γ * (self.change + self.price) / (1 - γ) + self.floor if solved else np.inf
+        self.floor, self.gap = 2 * band.rounding, band.gap if solved else np.inf
         if before < np.inf and not self.gap < before:
             self.share = max(self.share / 5, LEAST)
 

@@ -39,6 +39,7 @@ from diffbisim.results.base import DistanceResult, HistoryRow, Status
 from diffbisim.results.coupling import Coupling, StartCoupling
 from diffbisim.results.horizon import HorizonResult
 from diffbisim.solvers.base import Callback, deadline_of
+from diffbisim.solvers.certify import transport_rounding
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import (
     PRICE,
@@ -50,14 +51,13 @@ from diffbisim.solvers.exact.coupling import (
     potentials_of,
     unfit,
 )
-from diffbisim.solvers.exact.pairs import ALL, equal, same_items, sort_keys
+from diffbisim.solvers.exact.pairs import ALL, equal, plan_errors, same_items, sort_keys
 from diffbisim.solvers.exact.transports import (
     EPS,
     Basis,
     Items,
     Transports,
     Trees,
-    transport_rounding,
 )
 
 Integers = NDArray[np.int64]
@@ -135,9 +135,7 @@ class BackwardInduction:
         self.pairs, self.pivots = self.pairs + transports.size, self.pivots + transports.pivots - before
         table, listed = coupling.base(t), transports.items.listed
         table[listed if listed.size else slice(None)] += values
-        η = transport_rounding(transports.nodes, transports.unbalanced, transports.clipped) * self._top(
-            after.table, t + 1
-        )
+        η = transport_rounding(plan_errors(transports)) * self._top(after.table, t + 1)
         η = η + 2 * EPS * self._top(table, t) if solved else np.inf
         coupling.levels[t] = Level(table, after.short + η, after.excess + η + PRICE)
         if self.keep:
@@ -251,10 +249,8 @@ class HorizonCoupling(Coupling):
         """Return the distance for V_0 and its bounds, (value, lower, upper)."""
         problem, start = self.problem, self._start
         level, scale = self.levels[0], problem.scale
-        cells = level.table[start.cells]
-        value = start.transport.solve(cells, PRICE)
-        slack = start.transport.slack * float(cells.max())
-        below = level.excess + start.transport.price + slack if start.transport.solved else np.inf
+        value, solved, price, slack = start.value(level.table)
+        below = level.excess + price + slack if solved else np.inf
         lower, upper = problem.bounded(scale * (value - below), scale * (value + level.short + slack))
         return min(max(scale * value, lower), upper) + 0.0, lower, upper
 
@@ -406,7 +402,7 @@ class HorizonCoupling(Coupling):
             coupling._restore_trees(arrays)
         if first == 0:
             start = coupling._start = StartTransport.restore(problem, arrays)
-            start.transport.solve(coupling.levels[0].table[start.cells], PRICE)
+            start.value(coupling.levels[0].table)
         return coupling
 
     def _restore_trees(self, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -15,12 +15,12 @@ from diffbisim.common.arrays import Array
 from diffbisim.common.stopping import engine_run
 from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.stochastic import Successors
+from diffbisim.solvers.certify import Band, PlanErrors, band
 from diffbisim.solvers.exact.evaluation import PairChain, Plans
-from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports, transport_rounding
+from diffbisim.solvers.exact.transports import Basis, Items, PairSuccessors, Transports
 
 Integers = NDArray[np.int64]
 
-EPS = float(np.finfo(float).eps)
 ALL: Integers = np.empty(0, np.int64)
 
 
@@ -152,11 +152,27 @@ def pair_chain(transports: Transports, discount: float) -> PairChain:
     if listed.size:
         numbers = np.full(int(listed[-1]) + 1, -1, np.int64)
         numbers[listed] = np.arange(listed.size)
-    plans = Plans(transports.at, transports.targets(numbers), transports.flow, ALL)
+    plans = Plans(transports.at, *transports.plans(numbers), ALL)
     return PairChain(plans, transports.size, discount, transports.threads)
 
 
-def rounding(transports: Transports, size: float, discount: float) -> float:
-    """η / (1-γ) of solver.py: the largest effect of rounding on the middle of the band, for tables of this size."""
-    η = transport_rounding(transports.nodes, transports.unbalanced, transports.clipped, transports.narrow) + 6 * EPS
-    return η * size / (1 - discount)
+def independent_occupancy(problem: ChainProblem, listed: Integers) -> Array:
+    """The product of the occupancies of both chains, roughly, at the listed pairs: a law with the right marginals."""
+    sides = []
+    for chain in (problem.x, problem.y):
+        rows = Plans(*chain.successors, ALL)
+        own = PairChain(rows, chain.n_states, problem.discount, 1)
+        sides.append(own.roughly_occupied(chain.initial))
+    m = np.outer(*sides).ravel()
+    return m[listed] if listed.size else m
+
+
+def plan_errors(transports: Transports, blur: float = 0.0) -> PlanErrors:
+    """What is known about the plans; ``blur`` is how far rows may differ from those that are certified."""
+    t = transports
+    return PlanErrors(t.nodes, t.unbalanced + blur, t.clipped, t.narrow)
+
+
+def sweep_band(transports: Transports, change: tuple[float, float, float], discount: float, price: float) -> Band:
+    """The band that a sweep proves, from the extremes of T U - U and the size of both tables."""
+    return band(change, plan_errors(transports), discount, price)

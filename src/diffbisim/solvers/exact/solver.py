@@ -13,39 +13,7 @@ and a *policy* assigns to every pair a coupling of its successors. Howard's poli
 It takes a handful of iterations, most of them with almost no pivots. The certificate depends only on the last
 *improve*, so it is also valid for runs that were stopped early. It includes rounding errors.
 
-*Rounding.* Costs are scaled to at most one. Let u = ε/2 = 2^-53, and let S be the size of U and T U: at least one, and
-at least every entry, every difference of entries and every potential of a transport that is zero at some node
-(`extremes`). The bounds are to first order in u and hold for any U: a table with entries of 1e18 has S = 1e18.
-
-1. *A plan* has slightly wrong marginals. Its flows on a tree of N = a + b nodes take N additions of numbers up to one,
-   each with an error of u at one node and at the root. Negative flows with a total of κ were set to zero, each of which
-   affects two nodes. Rows whose sums differ from one by s (both rows together, known up to N u) are normalized in the
-   certified distance. With potentials that are zero at the root, errors there cost nothing. So the cost differs from
-   that of the best plan with the right marginals by at most (2 N u + s + 2 κ) S.
-2. *Its value*, Σ π C over N - 1 edges, has an error of at most N u S.
-3. *Its optimality.* Potentials have one rounding error on an edge of the tree, and the test of a reduced cost three. So
-
-       OT - η₀ ≤ value ≤ OT + p + η₀,     η₀ = ((3 N + 4) u + s + 2 κ) S               (transport_rounding)
-
-   where p is the tolerance below which reduced costs count as zero.
-
-   If a narrow tree (transports.py) is still optimal, its value is computed from potentials f, g as Σ p f + Σ q g. This
-   sum has a rounding error of 2 N u S. It exceeds OT by at most p + 3 u S + s S. The flows that the tree had when it
-   was made are a plan whose marginals have an error of N u + 2 κ. The cost of this plan is the sum above, and the cost
-   of the best plan for the right marginals differs by at most twice that error, 2 N u + 4 κ. So for these trees
-   η₀ = ((4 N + 4) u + s + 4 κ) S.
-4. *T U* = (1-γ) c + γ value has four more rounding errors (1 - γ, two products, the sum), c = cost/scale has one, and
-   subtracting U adds one: together at most 5 u S, since those of the first term are of size (1-γ).
-5. *The middle* of the interval, γ/(1-γ) (max Δ + min Δ - p)/2, has five rounding errors of at most S/(1-γ), and adding
-   T U one more.
-
-The true T U is between T U - γ p - η₀ - … and T U + η₀ + …, so by MacQueen's bounds U* is within
-
-    γ (max Δ - min Δ + p) / (2 (1-γ)) + η / (1-γ),     η = η₀ + 12 u S                         (rounding)
-
-of the middle. The distance is OT_U(ν_X, ν_Y) with U* instead of the middle. This difference is no larger, and step 3
-applies again to the transport of the starts. Multiplying by the scale is one rounding, made outward. Since d is an
-average of costs, bounds are clipped to the range of the costs; if a transport was not solved, they are that range.
+*Rounding* is derived beside the functions that compute the bounds (engine/certificates.hpp).
 
 A sweep takes time proportional to Σ_xy (successors of x) × (successors of y). Memory is about 10 (a + b) + 90 bytes per
 pair with a, b successors. With very many pairs and few successors it is about 10 (a + b) + 20 bytes, or 6 (a + b) + 25
@@ -67,9 +35,10 @@ from diffbisim.io.files import replacing
 from diffbisim.problems.base import ChainProblem
 from diffbisim.results.base import DistanceResult, check_warm
 from diffbisim.solvers.base import Callback, Check, SolverRun, finish
+from diffbisim.solvers.certify import Band
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport
 from diffbisim.solvers.exact.evaluation import PairChain, TreeCorrection
-from diffbisim.solvers.exact.pairs import begin, first_table, pair_chain, rounding
+from diffbisim.solvers.exact.pairs import begin, first_table, pair_chain, sweep_band
 from diffbisim.solvers.exact.transports import EPS, NO_SINGLE_PLANS
 
 if TYPE_CHECKING:
@@ -207,29 +176,29 @@ class PolicyIteration(Discounted):
         γ = self.discount
         solved = self.transports.solve(self.U, self.TU, self.price) and self.price < np.inf
         if self.transports.narrow:
-            low, high, size = self._settle_narrow(solved)
+            change = self._settle_narrow(solved)
         else:
             self.TU *= γ
             self.TU += self.base
-            low, high, size = _engine.extremes(self.transports.items.listed, self.TU, self.U)
+            change = _engine.extremes(self.transports.items.listed, self.TU, self.U)
             self.U[self.pairs] = self.TU
-            self.U[self.pairs] += self._shift(low, high) if solved else 0.0
-        self.change = high - low
-        self.floor = 2 * rounding(self.transports, size, γ)
-        self.gap = γ * (self.change + self.price) / (1 - γ) + self.floor if solved else np.inf
+            self.U[self.pairs] += self._band(change).shift if solved else 0.0
+        band = self._band(change)
+        self.change = change[1] - change[0]
+        self.floor, self.gap = 2 * band.rounding, band.gap if solved else np.inf
 
-    def _shift(self, low: float, high: float) -> float:
-        """Return the middle of the certified interval, from T U."""
-        return self.discount / (1 - self.discount) * (high + low - self.price) / 2
+    def _band(self, change: tuple[float, float, float]) -> Band:
+        """Return the certified band around T U."""
+        return sweep_band(self.transports, change, self.discount, self.price)
 
     def _settle_narrow(self, solved: bool) -> tuple[float, float, float]:
         """Do the same with all threads, and store the residual (:class:`TreeCorrection`) before U is overwritten."""
         γ, cost, scale = self.discount, self.problem.cost.ravel(), self.problem.scale or 1.0
         threads = self.transports.threads
-        low, high, size = _engine.settle(cost, scale, γ, self.U, self.TU, engine_run(threads))
-        shift = self._shift(low, high) if solved else 0.0
-        _engine.exchange((low + high) / 2, shift, self.U, self.TU, self.residual, engine_run(threads))
-        return low, high, size
+        change = _engine.settle(cost, scale, γ, self.U, self.TU, engine_run(threads))
+        shift = self._band(change).shift if solved else 0.0
+        _engine.exchange((change[0] + change[1]) / 2, shift, self.U, self.TU, self.residual, engine_run(threads))
+        return change
 
     def _correct(self, target: float) -> None:
         """Set U to the table of the plans up to a constant, which has no effect, as the old table plus a correction."""
@@ -253,8 +222,7 @@ class PolicyIteration(Discounted):
         """Compute the table of the plans if flows are stored, in double precision."""
         chain = self.chain()
         u = self.U[self.pairs]  # a view, or a copy if pairs are listed
-        if not chain.relax(self.base, u, self.TU, target):
-            chain.evaluate(self.base, u, target)
+        chain.evaluate(self.base, u, target, self.TU)
         if self.listed:
             self.U[self.pairs] = u
         self.products += chain.products

@@ -42,13 +42,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim import _engine
 from diffbisim.common.arrays import Array, frozen, lazy
 from diffbisim.common.errors import InvalidArgument, InvalidData
+from diffbisim.common.stopping import engine_run
 from diffbisim.io.arrays import numbers
 from diffbisim.problems.total import Total
 from diffbisim.processes.stochastic import Successors
 from diffbisim.results.base import DistanceResult, HistoryRow, check_warm
-from diffbisim.solvers import krylov
 from diffbisim.solvers.base import Callback, Check, SolverRun, finish
 from diffbisim.solvers.exact import Exact
 from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling, StartTransport, enclosing, hide_others, restore_trees
@@ -195,13 +196,13 @@ class TotalCost(SolverRun):
     def check(self, iteration: int) -> Check:
         """Compute the distance for the table, and the best bounds so far."""
         start, scale, size, time = self.start, self.problem.scale, self.equation.size, self.leaving.time
-        table = self.equation.W[start.cells]
-        value = start.transport.solve(table, PRICE * size)
-        slack = (start.transport.slack + self.problem.blur) * max(float(table.max()), 0.0)
+        table = self.equation.W.reshape(self.problem.shape)[np.ix_(start.rows, start.cols)]
+        value, solved, price, rounding = start.value(self.equation.W, PRICE * size)
+        slack = rounding + self.problem.blur * max(float(table.max()), 0.0)
         with np.errstate(all="ignore"):
-            low = self.band.lower[0] * (value - start.transport.price - slack) + self.band.lower[1] * time
+            low = self.band.lower[0] * (value - price - slack) + self.band.lower[1] * time
             high = self.band.upper[0] * (value + slack) + self.band.upper[1] * time
-        low = low if start.transport.solved and np.isfinite(low) else 0.0
+        low = low if solved and np.isfinite(low) else 0.0
         high = high if np.isfinite(high) else np.inf
         lower, upper = np.nextafter(scale * low, -np.inf), np.nextafter(scale * high, np.inf)
         lower, upper = max(float(lower), self.best[0]), min(float(upper) if scale else 0.0, self.best[1])
@@ -255,16 +256,10 @@ def _most(off: Array, fall: Array) -> float:
 
 def independent_cost(problem: Total, equation: Equation, least: float) -> Array:
     """Return the cost of moving independently until the end, (K,): V = c + P_X V P_Yᵀ at the listed pairs."""
-    P, Q, pairs = problem.x.transition, problem.y.transition, equation.pairs
-    table = np.zeros(problem.shape)
-
-    def system(v: Array, out: Array) -> None:
-        table.ravel()[pairs] = v
-        out[:] = v - (Q @ (P @ table).T).T.ravel()[pairs]
-        equation.products += 1
-
-    V = equation.cost.copy()
-    residual = krylov.bicgstab(system, equation.cost, V, ENOUGH * least, max_iterations=500)
+    x, y, V = problem.x.successors, problem.y.successors, equation.cost.copy()
+    run, listed = engine_run(equation.transports.threads), equation.transports.items.listed
+    residual, products = _engine.solve_independent(x, y, listed, 1.0, equation.cost, V, ENOUGH * least, 500, run)
+    equation.products += products
     return V if residual <= 0.5 * least else equation.cost
 
 
@@ -285,7 +280,7 @@ class TotalCoupling(ExactCoupling):
         V, start = np.nan_to_num(values.ravel() / (problem.scale or 1.0)), StartTransport(problem)
         price = PRICE * max(1.0, float(V.max()))
         transports.solve(V, np.empty(transports.size), price)
-        start.transport.solve(V[start.cells], price)
+        start.value(V, price)
         return cls(problem, transports, V, start, 0.0)
 
     @classmethod
@@ -298,7 +293,7 @@ class TotalCoupling(ExactCoupling):
         items = pair_items(problem, False)._replace(listed=np.array(pairs, np.int64))
         transports = restore_trees(Transports(items), arrays, problem.shape[1])
         start = StartTransport.restore(problem, arrays)
-        start.transport.solve(V[start.cells], PRICE * max(1.0, float(V.max())))
+        start.value(V, PRICE * max(1.0, float(V.max())))
         return cls(problem, transports, np.array(V), start, 0.0)
 
     @lazy

@@ -39,7 +39,6 @@ from diffbisim.solvers.exact.coupling import PRICE, ExactCoupling
 from diffbisim.solvers.exact.pairs import begin, pair_chain
 from diffbisim.solvers.exact.solver import PolicyIteration
 from diffbisim.solvers.exact.transports import Basis
-from diffbisim.solvers.krylov import sweep
 
 #: Slack at a pair of average occupancy, in multiples of the flow that a step moved, and the largest slack of any pair.
 STEPS, MOST = 4.0, 0.5
@@ -140,7 +139,7 @@ def _swept(run: PolicyIteration, m: Array) -> Array:
     """One sweep of the occupancy from ``m``; negative entries (from negative flows) become zero."""
     chain = pair_chain(run.transports, run.discount)
     m = m.copy()
-    sweep(chain.system(transposed=True), (1 - run.discount) * run.start.law()[run.pairs], m, 1)
+    chain.sweep((1 - run.discount) * run.start.law()[run.pairs], m, 1, transposed=True)
     np.maximum(m, 0.0, out=m)
     return np.asarray(m / m.sum())
 

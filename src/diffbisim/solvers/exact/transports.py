@@ -8,7 +8,8 @@ takes its costs from a table W over pairs of states that all items share. For tw
 the items are the pairs of states (all of them, or those that can be reached from the starts). The code does not depend
 on this: rows can also be state-action pairs or the steps of a horizon.
 
-The transports themselves are compiled (engine/transports.hpp, engine/simplex.hpp). Here are the lists of items, the
+The transports themselves are compiled (engine/transports.hpp, engine/simplex.hpp, and engine/dense.hpp for hundreds of
+states with full rows). Here are the lists of items, the
 memory of their trees, and what a run keeps from sweep to sweep. Trees have a + b - 1 edges for a and b successors; when
 there are very many items, their flows are not stored (*narrow* trees).
 """
@@ -22,13 +23,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import _engine
-from diffbisim._compile import njit
 from diffbisim.common.arrays import Array, available_threads, lazy
-from diffbisim.common.parallel import CHUNK, Stop, split
+from diffbisim.common.parallel import CHUNK
 from diffbisim.common.stopping import engine_run
 from diffbisim.processes.stochastic import Successors
-from diffbisim.solvers.exact.dense import Dense, solve_rows
-from diffbisim.solvers.exact.simplex import Tree
+from diffbisim.solvers.certify import PlanErrors, transport_rounding
 
 Integers = NDArray[np.int64]
 
@@ -37,6 +36,10 @@ NOTHING: Array = np.empty(0)
 
 #: Trees are narrow from MANY edges on, provided that no two rows have more than FEW successors together.
 MANY, FEW = 2 * CHUNK, 64
+
+#: From how many states on, in total and of each chain, full rows have a solver of their own. With fewer, the general
+#: one is as fast.
+DENSE_FROM = (65, 8)
 
 #: Up to this many edges the plans of narrow trees also store their targets (0.5 GB); beyond, targets are computed from
 #: the trees.
@@ -84,6 +87,14 @@ class PairSuccessors(NamedTuple):
     choices: Any  # (C, 2); the single choice (0, 0) for chains
 
 
+class Tree(NamedTuple):
+    """The edge list of a basis, parents first; each array (a + b - 1,)."""
+
+    child: Any
+    parent: Any
+    flow: Any
+
+
 class Trees(NamedTuple):
     """The edge lists of all items, one after another. Narrow trees leave ``at`` and ``flow`` empty."""
 
@@ -117,20 +128,6 @@ class Effort(NamedTuple):
     basis: int
     price: float  # reduced costs above minus this count as zero
     slack: Any  # (K,) how much negative flow an old tree may have and still be kept (tracking.py); empty for none
-    stop: Any  # (1,) set to abandon the sweep
-
-
-# --- kernels ----------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True, inline="always")
-def first_edge(items, trees, k):
-    """The first edge of item k. Narrow trees compute it: Σ (a + b - 1) over all pairs of rows before this one."""
-    if trees.at.size:
-        return trees.at[k]
-    x, y = items.x.indptr, items.y.indptr
-    i, j = k // (y.size - 1), k % (y.size - 1)
-    return (y.size - 1) * (x[i] - i) + i * items.y.indices.size + j * (x[i + 1] - x[i] - 1) + y[j]
 
 
 # --- the list of items -------------------------------------------------------------------------------------
@@ -203,14 +200,14 @@ class Transports:
         if not self.narrow:
             return np.asarray(self.trees.flow)
         flow = np.empty(self.edges)
-        self.core.flows(flow, engine_run(self.threads))
+        self.core.plans(NO_NUMBERS, flow, engine_run(self.threads))
         return flow
 
     @property
     def core(self) -> _engine.Transports:
         """The compiled list; made when it is first used, and again after pickling."""
         if self._core is None:
-            self._core = _engine.Transports(self.items, self.trees)
+            self._core = _engine.Transports(self.items, self.trees, DENSE_FROM)
         return self._core
 
     def __getstate__(self) -> dict[str, Any]:
@@ -251,40 +248,34 @@ class Transports:
         sides = self.items.x, self.items.y
         return sum(float(np.abs(np.add.reduceat(s.probabilities, s.indptr[:-1]) - 1.0).max()) for s in sides)
 
-    @lazy
-    def dense(self) -> Dense | None:
-        """For full rows: the solver that reuses the trees of similar items."""
-        shape = int(self.items.x.indices.max()) + 1, self.items.n_y
-        return Dense(self.items.y, *shape, self.trees.child.dtype) if Dense.fits(self.items, shape) else None
-
     def solve(self, W: Array, values: Array, price: float, slack: Array = NOTHING) -> bool:
         """``values (K,)`` = all transports for the table W; returns whether all were solved to ``price`` and slack."""
         basis, self.basis = self.basis, Basis.NONE  # an interrupted sweep leaves trees of mixed age
-        effort = Effort(int(basis), price, slack, None)
-        if self.dense is None:
-            pivots, failed, clipped = self.core.solve(W, values, effort, self.single, engine_run(self.threads))
-        else:
-            pivots, failed, clipped = self._solve_rows(self.dense.common(W), effort, values)
+        effort = Effort(int(basis), price, slack)
+        pivots, failed, clipped = self.core.solve(W, values, effort, self.single, engine_run(self.threads))
         self.basis = Basis.FEASIBLE
         self.pivots += pivots
         self.sweeps += 1
         self.clipped = max(self.clipped if basis == Basis.FEASIBLE else 0.0, clipped)
         return not failed
 
-    def _solve_rows(self, common: Any, effort: Effort, values: Array) -> tuple[int, int, float]:
-        def run(piece: int, lo: int, hi: int, stop: Stop) -> Any:
-            return solve_rows(lo, hi, self.items, self.trees, common, effort._replace(stop=stop), values)
-
-        rows = self.items.x.indptr.size - 1
-        pivots, failed, clipped = zip(*split(run, rows, self.cells, self.threads), strict=True)
-        return sum(pivots), sum(failed), max(clipped)
-
     def targets(self, numbers: Integers = NO_NUMBERS) -> NDArray[Any]:
         """The pair of states that every edge leads to: its flat index or, if ``numbers`` are given, its number."""
-        most = int(numbers.max()) if numbers.size else (int(self.items.x.indices.max()) + 1) * self.items.n_y
-        targets: NDArray[Any] = np.empty(self.edges, np.int32 if most < 2**31 else np.int64)
+        targets = self._new_targets(numbers)
         self.core.targets(numbers, targets, engine_run(self.threads))
         return targets
+
+    def _new_targets(self, numbers: Integers) -> NDArray[Any]:
+        most = int(numbers.max()) if numbers.size else (int(self.items.x.indices.max()) + 1) * self.items.n_y
+        return np.empty(self.edges, np.int32 if most < 2**31 else np.int64)
+
+    def plans(self, numbers: Integers = NO_NUMBERS) -> tuple[NDArray[Any], Array]:
+        """:meth:`targets` and ``flow``."""
+        if not self.narrow:
+            return self.targets(numbers), self.flow
+        targets, flow = self._new_targets(NO_NUMBERS), np.empty(self.edges)
+        self.core.plans(targets, flow, engine_run(self.threads))
+        return targets, flow
 
     def weighted_potentials(self, W: Array, m: Array, shapes: tuple[Any, Any] | None) -> tuple[Array, Array]:
         """``Σ m_k f_k`` by rows of X and ``Σ m_k g_k`` by rows of Y for the table W.
@@ -301,20 +292,11 @@ class Transports:
 # --- one transport -----------------------------------------------------------------------------------------
 
 
-def transport_rounding(nodes: int, unbalanced: float, clipped: float, by_potentials: bool = False) -> float:
-    """η₀ of solver.py for tables of size one: the largest effect of rounding on the value of a transport.
-
-    ``unbalanced`` and ``clipped`` are the masses s and κ.
-    """
-    more = by_potentials * (0.5 * nodes * EPS + 2 * clipped)
-    return (1.5 * nodes + 2) * EPS + unbalanced + 2 * clipped + more
-
-
 class Transport:
     """min <π, C> over couplings of ``p (a,)`` and ``q (b,)``, both positive; keeps its tree between solves.
 
     ``solved`` says whether the last solve finished, ``price`` is how far the least reduced cost is below zero, and
-    ``slack`` bounds the effect of rounding for costs of at most one (derived in solver.py): the minimum is in
+    ``slack`` bounds the effect of rounding for costs of at most one (engine/certificates.hpp): the minimum is in
     [value - price - slack, value + slack].
     """
 
@@ -331,7 +313,7 @@ class Transport:
         """The value for the cost ``C (a, b)``; plan and potentials can be read afterwards."""
         found = _engine.solve_one(np.ascontiguousarray(C), self.p, self.q, self.tree, price, self.pot, engine_run())
         value, self.solved, self.price, clipped = found
-        self.slack = transport_rounding(self.pot.size, self._unbalanced, clipped)
+        self.slack = transport_rounding(PlanErrors(self.pot.size, self._unbalanced, clipped))
         return value
 
     def cells(self) -> tuple[Integers, Integers, Array]:

@@ -39,11 +39,11 @@ from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.stochastic import fewest_steps, solve_linear
 from diffbisim.results.base import DistanceResult, Status
 from diffbisim.results.coupling import Coupling
-from diffbisim.solvers import krylov
+from diffbisim.solvers.certify import transport_rounding
 from diffbisim.solvers.exact.coupling import PRICE
-from diffbisim.solvers.exact.evaluation import FACTORIZE, PairChain, Plans
-from diffbisim.solvers.exact.pairs import ALL, pair_chain
-from diffbisim.solvers.exact.transports import EPS, Transports, transport_rounding
+from diffbisim.solvers.exact.evaluation import FACTORIZE, SWEEPS, PairChain, Plans
+from diffbisim.solvers.exact.pairs import ALL, pair_chain, plan_errors
+from diffbisim.solvers.exact.transports import EPS, Transports
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -174,8 +174,7 @@ class Equation:
         low, high, self.size = _engine.extremes(self.transports.items.listed, self.TW, self.W)
         self.solved &= bool(np.isfinite(high - low)) and self.price < np.inf
         self.change = self.TW - self.W[self.pairs]
-        t = self.transports
-        η = transport_rounding(t.nodes, t.unbalanced + self.blur, t.clipped) + 6 * EPS
+        η = transport_rounding(plan_errors(self.transports, self.blur)) + 6 * EPS
         self.error = η * self.size
         self.below = self.error + self.price
 
@@ -219,14 +218,14 @@ def leaving_chain(transports: Transports, n_pairs: int, discount: float) -> Pair
 
 def corrected(chain: PairChain, source: Array, target: float, transposed: bool) -> tuple[Array, bool]:
     """Solve (I - γ Π) u = source, or with the transpose, to a residual; return u and whether it was reached."""
-    u, system = np.zeros_like(source), chain.system(transposed)
+    u = np.zeros_like(source)
     most = 150 if chain.plans.flow.size <= FACTORIZE else 1_500  # large problems have no preconditioner
-    if target <= 0.0 or krylov.bicgstab(system, source, u, target, most) <= 2 * target:
+    if target <= 0.0 or chain.solve(source, u, target, most, transposed) <= 2 * target:
         return u, True
     if chain.preconditioned(source, u, target, transposed):
         return u, True
     u[:] = 0.0
-    krylov.sweep(system, source, u, 100)
+    chain.sweep(source, u, SWEEPS, transposed)
     return u, False
 
 
@@ -236,10 +235,10 @@ def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None
     Uses corrections m ← m + (I - γ Πᵀ)⁻¹ (source + Πᵀ m - m), with γ = 1, or γ < 1 if `normalize` restores known
     properties of m after each correction.
     """
-    m, residual, best, system = first.copy(), np.empty_like(first), np.inf, chain.system(transposed=True)
+    m, residual, best = first.copy(), np.empty_like(first), np.inf
     rest = 0.0 if normalize is None else FIRST
     for _ in range(100):
-        krylov.product(system, m, residual)
+        chain.apply(m, residual, transposed=True)
         np.subtract(source, residual, out=residual)
         worst = float(np.abs(residual).max())
         if worst <= OCCUPANCY * max(float(m.max()), 1.0) or (worst > best / 2 and rest <= LEAST):
@@ -247,7 +246,7 @@ def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None
         if rest and worst > best / GAIN:
             rest = max(rest / GAIN, LEAST)
         best = min(best, worst)
-        step, _ = corrected(PairChain(chain.plans, chain.size, 1 - rest, chain.threads), residual, 1e-3 * worst, True)
+        step, _ = corrected(chain.with_discount(1 - rest), residual, 1e-3 * worst, True)
         m += step
         np.maximum(m, 0.0, out=m)
         if normalize is not None:

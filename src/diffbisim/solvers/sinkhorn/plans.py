@@ -171,3 +171,14 @@ class PlanOperator:
     def push(self, m: Array, out: Array) -> None:
         """Compute ``out = Σ_k m_k π_k``, flat."""
         self.matrix.push(m, out, self.plans.run())
+
+    def solve(
+        self, discount: float, b: Array, u: Array, target: float, most: int, transposed: bool = False
+    ) -> tuple[float, int]:
+        """Improve `u` toward (I - γ Π) u = b by at most `most` steps of BiCGStab; return the largest residual and the
+        number of products."""
+        return self.matrix.solve(discount, transposed, b, u, target, most, self.plans.run())
+
+    def sweep(self, discount: float, b: Array, u: Array, times: int, transposed: bool = False) -> None:
+        """Apply u ← b + γ Π u so many times."""
+        self.matrix.sweep(discount, transposed, b, u, times, self.plans.run())

@@ -31,13 +31,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from diffbisim import _engine
 from diffbisim.common.arrays import Array
 from diffbisim.common.errors import InvalidArgument
 from diffbisim.problems.base import ChainProblem
 from diffbisim.results.base import DistanceResult, HistoryRow, check_warm, previous_table
 from diffbisim.solvers.base import Callback, Check, Limits, iterate
-from diffbisim.solvers.certify import distance_bounds
-from diffbisim.solvers.krylov import bicgstab, sweep
+from diffbisim.solvers.certify import SeparableTables, separable_bounds
+from diffbisim.solvers.exact.transports import NO_NUMBERS
 from diffbisim.solvers.sinkhorn.coupling import SinkhornCoupling, start_of
 from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator
 
@@ -171,18 +172,14 @@ class SinkhornRun(ABC):
         This is the value of the plans if `goal` is (1-γ) c + γ Π U, and Newton's step for the entropic metric if it is
         the soft goal. Uses BiCGStab, or sweeps if it stagnates; a poor solution costs iterations, not correctness.
         """
-
-        def system(v: Array, out: Array) -> None:
-            operator.apply(v, out)
-            out *= -self.discount
-            out += v
-            self.work["sweeps"] += 1
-
         residual = goal - self.U
         δ, target = np.zeros_like(residual), accuracy * float(np.abs(residual).max())
-        if bicgstab(system, residual, δ, target, max_iterations=60) > 2 * target:
+        worst, products = operator.solve(self.discount, residual, δ, target, 60)
+        if worst > 2 * target:
             δ = residual.copy()
-            sweep(system, residual, δ, 100)
+            operator.sweep(self.discount, residual, δ, 100)
+            products += 100
+        self.work["sweeps"] += products
         self.U = self.U + δ
 
     def soft_goal(self) -> Array:
@@ -198,14 +195,13 @@ class SinkhornRun(ABC):
         longest = plans.x.longest + plans.y.longest
         largest = max(size, float(np.abs(self.U).max()), float(self.c.max())) + plans.largest_information(self.epsilon)
         slack = 4 * (longest + 8) * EPS * largest
-        U, TU_high, TU_low = (t.reshape(plans.shape) for t in (self.U, self.c + γ * upper, self.c + γ * lower))
-        low, high = distance_bounds(U, TU_high, TU_low, self.start.bounds(self.U), self.rho, γ, slack)
-        low, high = np.nextafter([low * scale, high * scale], [-np.inf, np.inf]).tolist()  # products may be rounded
-        self.lower = max(self.lower, low, float(cost.min()))  # d is at least the smallest cost
-        self.upper = max(min(self.upper, high, float(cost.max())), self.lower)  # and at most the largest
+        tables = SeparableTables(self.U, self.c + γ * lower, self.c + γ * upper, slack)
+        low, high = separable_bounds(tables, self.start.bounds(self.U), self.rho, γ, cost)
+        self.lower = max(self.lower, low)
+        self.upper = max(min(self.upper, high), self.lower)
         self.value = self.lower + (self.upper - self.lower) / 2  # lower + upper could overflow
         if self.epsilon:  # plans, potentials and gradient depend on the whole table
-            self.table_gap = (float((TU_high - U).max()) - float((TU_low - U).min())) / (1 - γ)
+            self.table_gap = float((tables.upper - self.U).max() - (tables.lower - self.U).min()) / (1 - γ)
         self.work["half_steps"] = int(plans.half_steps)
         row = HistoryRow({
             "iteration": float(iteration), "value": self.value, "lower": self.lower, "upper": self.upper,
@@ -347,14 +343,8 @@ def independent_value(plans: GibbsPlans, c: Array, discount: float) -> Array:
 
     If BiCGStab diverges, which can happen for periodic chains at a discount near one, the costs are the initial table.
     """
-
-    def system(v: Array, out: Array) -> None:
-        plans.independent_means(v, out)
-        out *= -discount
-        out += v
-
     costs = c / (1 - discount)
     U, largest = costs.copy(), float(c.max())
-    with np.errstate(over="ignore", invalid="ignore"):
-        residual = bicgstab(system, c, U, 1e-13 * largest, max_iterations=100)
+    target, run = 1e-13 * largest, plans.run()
+    residual, _ = _engine.solve_independent(plans.x, plans.y, NO_NUMBERS, discount, c, U, target, 100, run)
     return np.clip(U, costs.min(), costs.max()) if residual <= largest else costs

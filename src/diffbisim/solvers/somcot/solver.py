@@ -67,9 +67,9 @@ from diffbisim.processes.streams import Stream
 from diffbisim.results.base import DistanceResult, Status, check_warm, previous_table
 from diffbisim.results.coupling import Coupling, StartCoupling
 from diffbisim.solvers.base import Callback, deadline_of
-from diffbisim.solvers.certify import distance_bounds
+from diffbisim.solvers.certify import SeparableTables, separable_bounds, transport_rounding
 from diffbisim.solvers.exact.coupling import PRICE, StartTransport
-from diffbisim.solvers.exact.pairs import begin, bellman
+from diffbisim.solvers.exact.pairs import begin, bellman, plan_errors
 from diffbisim.solvers.exact.transports import EPS
 from diffbisim.solvers.somcot.state import Averages, Seen, SomcotOptions, State, check_averages, check_state
 
@@ -312,19 +312,16 @@ class SomcotCoupling(Coupling):
     def bounds(self) -> tuple[float, float]:
         """Return certified bounds on the distance between the chains of the problem."""
         problem, γ = self.problem, self.problem.discount
-        U = self.values / self.scale
+        U = (self.values / self.scale).ravel()
         transports = begin(problem, False, None, None)
-        TU, solved = bellman(problem, transports, U.ravel(), PRICE)
+        TU, solved = bellman(problem, transports, U, PRICE)
         if not solved:
             return float(problem.cost.min()), float(problem.cost.max())
-        exact = StartTransport(problem)
-        start = exact.transport.solve(U.ravel()[exact.cells], PRICE)
-        slack = PRICE + 2 * (2 * transports.nodes + sum(exact.cells.shape) + 8) * EPS
+        _, _, size = _engine.extremes(transports.items.listed, TU, U)
+        slack = PRICE + (transport_rounding(plan_errors(transports)) + 6 * EPS) * size
         rho = problem.x.occupancy(γ), problem.y.occupancy(γ)
-        T = TU.reshape(U.shape)
-        low, high = distance_bounds(U, T, T, (start - slack, start + slack), rho, γ, slack)
-        low, high = np.nextafter([low * self.scale, high * self.scale], [-np.inf, np.inf]).tolist()
-        return max(low, float(problem.cost.min())), min(high, float(problem.cost.max()))
+        start = StartTransport(problem).value(U).interval
+        return separable_bounds(SeparableTables(U, TU, TU, slack), start, rho, γ, problem.cost)
 
     # --- the interface of all couplings --------------------------------------------------------------------
 
@@ -332,7 +329,7 @@ class SomcotCoupling(Coupling):
     def start(self) -> StartCoupling:
         """The averaged coupling of the starts, rounded to its marginals, and potentials for the table of values."""
         U, exact = self.values / self.scale, StartTransport(self.problem)
-        exact.transport.solve(U.ravel()[exact.cells], PRICE)
+        exact.value(U.ravel())
         f, g = exact.potentials(U)
         laws = Law(exact.rows, exact.transport.p), Law(exact.cols, exact.transport.q)
         plan = self._rounded(self._averages.start, *laws)
