@@ -10,7 +10,7 @@
 #   make lint     ruff and mypy
 #   make docs     the documentation, with every example run: docs/_build/html/index.html
 #   make bench    speed against other libraries, as ratios
-#   make setup    only the environment, in .venv, and compiled kernels  (PYTHON=python3.13 for another Python)
+#   make setup    only the environment, in .venv  (PYTHON=python3.13 for another Python)
 #   make clean    remove all that make has made
 
 SHELL := /bin/sh
@@ -31,7 +31,6 @@ SEED ?= 1
 # Two processes that take neighboring tests, so that what a file solves once is not solved in both.
 PYTEST := -m pytest -n 2 --dist worksteal
 
-export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 # The processes take all cores already: threads of BLAS and torch beside them would only spin.
 test test-portable test-contract test-oldest: export OMP_NUM_THREADS := 1
 # Workers and the processes that tests start load the same files: their bytecode is kept, whatever the environment says.
@@ -42,12 +41,12 @@ setup test test-portable test-contract test-oldest: export PYTHONDONTWRITEBYTECO
 help:
 	@sed -n 's/^#   //p' Makefile
 
-setup: $(VENV)/.ready-kernels
+setup: $(VENV)/.ready
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/diffbisim reproduce --output results
 
-test: $(VENV)/.ready-kernels
+test: $(VENV)/.ready
 	$(RUN) $(PYTEST) $(ARGS)
 
 # Last digits as another processor rounds them, sets and tests in another order: what passes here leans on none of it.
@@ -55,7 +54,7 @@ test-portable: $(VENV)/.ready
 	env $$($(RUN) tests/portable.py) $(RUN) $(PYTEST) -p randomly --randomly-seed=$(SEED) \
 	    $(or $(ARGS),$(NUMERICAL))
 
-test-contract: $(VENV)/.ready-kernels
+test-contract: $(VENV)/.ready
 	DIFFBISIM_WHOLE_CONTRACT=1 $(RUN) $(PYTEST) tests/contract $(ARGS)
 
 test-oldest: $(OLDEST)/.ready
@@ -95,7 +94,7 @@ bench: $(VENV)/.ready-bench
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) "$$script" || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results src/diffbisim/*.so docs/_build docs/_api docs/gallery
+	rm -rf $(VENV) $(OLDEST) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist results src/diffbisim/*.so docs/_build docs/_api docs/gallery
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.ready: pyproject.toml constraints.txt $(ENGINE)
@@ -105,11 +104,6 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(ENGINE)
 	@$(RUN) -c 'import sys; sys.path.insert(0, "engine"); import backend; sys.exit(backend.uses_zig())' \
 	    || { echo "There is no compiler for C++20: ziglang from PyPI compiles the engine."; $(PIP) ziglang; }
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) --no-build-isolation -e ".[all,test]"
-	@touch $@
-
-# What kernels have changed since is compiled by the first test that needs it.
-$(VENV)/.ready-kernels: $(VENV)/.ready
-	-$(RUN) tests/kernels.py
 	@touch $@
 
 $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt $(ENGINE)

@@ -113,7 +113,7 @@ ALWAYS_INLINE Index place_of_least(const std::int16_t* best, float per_unit, con
     const std::int32_t low = std::int32_t(std::bit_ceil(std::uint32_t(width))) - 1;
     const Ints high = Ints{} + ~low;
     const Floats scale = Floats{} + per_unit, two = Floats{} + 2.0f, zero = {};
-    Ints found = Ints{} + std::numeric_limits<std::int32_t>::max(), at;
+    Ints found = Ints{} + std::numeric_limits<std::int32_t>::max(), at = {};
     for (Index k = 0; k < N_FLOATS; ++k) at[k] = std::int32_t(k);
     for (Index c = 0; c < width; c += N_FLOATS) {
         const Floats cells = __builtin_convertvector(vector_at<HalfShorts>(best + c), Floats);
@@ -396,13 +396,15 @@ struct Gain {
     double excess;
 };
 
+constexpr Index FIRST_EIGHT[] = {0, 1, 2, 3, 4, 5, 6, 7};
+
 /// The cell of row i that is farthest below -tol; the first one of several.
 ALWAYS_INLINE Gain best_of_row(const Costs& c, Index i, const double* pot, double tol) {
     const double *line = c.row(i), *other = pot + c.a, level = pot[i] - tol;
     constexpr Index PARTS = 8 / N_DOUBLES;
     Doubles most[PARTS] = {};
     Longs at[PARTS] = {}, here[PARTS];
-    for (Index k = 0; k < 8; ++k) here[k / N_DOUBLES][k % N_DOUBLES] = k;
+    for (Index k = 0; k < PARTS; ++k) here[k] = vector_at<Longs>(FIRST_EIGHT + k * N_DOUBLES);
     Index j = 0;
     for (; j + 8 <= c.b; j += 8)
         for (Index k = 0; k < PARTS; ++k) {
@@ -705,8 +707,8 @@ void reduce_costs(Team& team, Shared& s) {
 }
 
 /// Σ_k |u_k - v_k|
-double apart(const double* u, const double* v, Index n) {
-    return sum_of(n, [=](Index k) { return std::abs(u[k] - v[k]); });
+double apart(View<double> u, View<double> v) {
+    return sum_of(Index(u.size()), [=](Index k) { return std::abs(u[k] - v[k]); });
 }
 
 }  // namespace
@@ -735,12 +737,12 @@ std::vector<double> profiles(Team& team, const Rows& y, const Costs& W) {
 
 void nearest_first(View<double> Z, Index width, Out<Index> order, Out<Index> near, Watch& watch) {
     const Index m = Index(order.size());
-    const auto point = [&](Index i) { return Z.data() + i * width; };
+    const auto point = [&](Index i) { return Z.subspan(std::size_t(i * width), std::size_t(width)); };
     std::vector<double> mean(std::size_t(width), 0.0), distance(std::size_t(m), 0.0);
     for (Index i = 0; i < m; ++i)
         for (Index k = 0; k < width; ++k) mean[k] += point(i)[k];
     for (double& entry : mean) entry /= double(m);
-    for (Index i = 0; i < m; ++i) distance[i] = apart(point(i), mean.data(), width), near[i] = NO_NODE;
+    for (Index i = 0; i < m; ++i) distance[i] = apart(point(i), mean), near[i] = NO_NODE;
     std::vector<Index> left(std::size_t(m), 0);  // the points that are not in the tree, in any order
     std::iota(left.begin(), left.end(), Index(0));
     for (Index k = 0; k < m; ++k) {
@@ -753,7 +755,7 @@ void nearest_first(View<double> Z, Index width, Out<Index> order, Out<Index> nea
         left[at] = left.back();
         left.pop_back();
         for (const Index i : left) {
-            const double other = apart(point(i), point(j), width);
+            const double other = apart(point(i), point(j));
             if (other < distance[i]) distance[i] = other, near[i] = j;
         }
         watch.spend(Index(left.size()) * width / 8);

@@ -20,7 +20,7 @@ def settings():
     return {
         "OPENBLAS_CORETYPE": "Prescott" if x86 else "ARMV8",  # NumPy's and SciPy's linear algebra
         "NPY_DISABLE_CPU_FEATURES": ",".join(numpy_features()),  # NumPy's own loops
-        "NUMBA_CPU_NAME": "generic",  # our kernels
+        "DIFFBISIM_ENGINE": "baseline",  # our engine, which has the same bits at every level
         "ATEN_CPU_CAPABILITY": "default",  # torch's loops
         "PYTHONHASHSEED": "20011",  # order of sets
     }

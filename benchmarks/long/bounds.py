@@ -35,7 +35,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
-from diffbisim.solvers.exact import dense, transports
+from diffbisim.solvers.exact import small, transports
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
@@ -351,10 +351,12 @@ def replay(path):
 
 def as_large(narrow: bool, full: bool) -> None:
     """Use the code for very many pairs, or for hundreds of states with full rows, on small problems."""
+    if narrow or full:
+        small.MAX_STATES = 0
     if narrow:
         transports.MANY = 0
     if full:
-        dense.LEAST, dense.THIN = 2, 1
+        transports.DENSE_FROM = 2, 1
 
 
 def main() -> None:

@@ -104,7 +104,7 @@ class Successors(_Arrays):
     """The positive entries of a stochastic matrix by row (CSR), columns ascending; all arrays are read-only.
 
     The successors of x are ``indices[indptr[x]:indptr[x + 1]]``, with ``probabilities`` at the same positions. Since it
-    is a tuple of three arrays, it can be passed to numba kernels directly.
+    is a tuple of three arrays, the engine takes it directly.
     """
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # tuples of arrays cannot be compared
@@ -128,7 +128,7 @@ class Successors(_Arrays):
         return cls(*map(freeze, arrays))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Restore the read-only flags, which pickle drops; numba would compile kernels again for writable arrays."""
+        """Restore the read-only flags, which pickle drops."""
         return Successors.frozen, tuple(self)
 
     @property

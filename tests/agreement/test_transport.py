@@ -13,26 +13,14 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 from cases import each
 from diffbisim import MarkovChain, _engine, distance
-from diffbisim.checks import freeze
-from diffbisim.solvers.exact import dense as full_rows
-from diffbisim.solvers.exact import simplex as kernel
+from diffbisim.solvers import Exact
 from diffbisim.solvers.exact import transports
-from diffbisim.solvers.exact.dense import (
-    PROFILE,
-    Dense,
-    _list_all,
-    _list_fast,
-    make_tools,
-    nearest_first,
-    optimize_dense,
-    profiles,
-    repair_dense,
-)
 from diffbisim.solvers.exact.pairs import begin_with
-from diffbisim.solvers.exact.simplex import Tree as Edges
 from diffbisim.solvers.exact.transports import Items, Transports
+from diffbisim.solvers.exact.transports import Tree as Edges
 from diffbisim.stochastic import Successors
 from diffbisim.stopping import engine_run
+from levels import at_every_level
 from oracles.bellman import transport as linprog_transport
 
 FIRST = ("northwest", "greedy")
@@ -403,90 +391,6 @@ def test_repair_alone_is_optimal_when_only_the_marginals_changed(seed):
 # --- many transports over one table -------------------------------------------------------------------------------
 
 
-def numba_edges(tree):
-    return kernel.Tree(tree.child, tree.parent, tree.flow)
-
-
-def numba_costs(tree):
-    a, b = tree.C.shape
-    return kernel.Costs(tree.C.ravel(), b, a, b)
-
-
-def dense_repair(rng, C, p, q):
-    """The optimal tree of random marginals, repaired for p and q; also the pivots, and the least flow before them."""
-    a, b = C.shape
-    tree = first_tree(C, rng.dirichlet(np.ones(a)), rng.dirichlet(np.ones(b)), "northwest", rng, np.int8)
-    tree.simplex()
-    below = tree.change_marginals(p, q)
-    common = Dense(Successors.of(rng.dirichlet(np.ones(b), 3)), a, b, np.dtype(np.int8)).common(C.ravel())
-    tools = make_tools(common, np.zeros(1, bool))
-    pivots, feasible = repair_dense(numba_edges(tree), freeze(tree.p), freeze(tree.q), numba_costs(tree), common, tools)
-    assert feasible
-    return tree, pivots, below
-
-
-@each(seed=range(60))
-def test_dense_repair_from_the_tree_of_other_marginals(seed):
-    """Feasible for any marginals, and a basis from which the primal simplex finds the optimum."""
-    rng = np.random.default_rng([29, seed])
-    a, b = rng.integers(2, 40, 2)
-    C, p, q = cost(rng, a, b, seed), marginal(rng, a, MARGINALS[seed % 4]), marginal(rng, b, MARGINALS[seed // 4 % 4])
-    tree, pivots, below = dense_repair(rng, C, p, q)
-    assert (pivots > 0) == (below < 0)
-    check_tree(tree)
-    _, optimal, f, g = tree.simplex()
-    assert optimal
-    check_optimal(tree, f, g)
-
-
-def test_dense_repair_leaves_little_to_the_primal_simplex():
-    """16 bits may choose a wrong cell, which costs a primal pivot, but rarely do."""
-    dual = primal = 0
-    for seed in range(20):
-        rng = np.random.default_rng([37, seed])
-        tree, pivots, _ = dense_repair(rng, rng.random((30, 30)), *rng.dirichlet(np.ones(30), 2))
-        dual, primal = dual + pivots, primal + tree.simplex()[0]
-    assert dual > 0
-    assert primal <= 0.05 * dual
-
-
-@each(seed=range(60))
-def test_dense_primal_simplex_from_a_first_basis(seed):
-    """Optimal by duality, with and without ties; again it has nothing to do; with few pivots allowed it says so."""
-    rng = np.random.default_rng([31, seed])
-    a, b = rng.integers(2, 40, 2)
-    C, p, q = cost(rng, a, b, seed), marginal(rng, a, MARGINALS[seed % 4]), marginal(rng, b, MARGINALS[seed // 4 % 4])
-    tree = first_tree(C, p, q, "northwest", rng, np.int8)
-    common = Dense(Successors.of(rng.dirichlet(np.ones(b), 3)), a, b, np.dtype(np.int8)).common(C.ravel())
-    tools = make_tools(common, np.zeros(1, bool))
-    given = numba_costs(tree), numba_edges(tree), common, tools, PRICE
-    first, optimal = optimize_dense(*given, 1)
-    check_tree(tree)
-    assert first <= 1
-    if not optimal:
-        assert optimize_dense(*given, 10**6)[1]
-    check_tree(tree)
-    check_optimal(tree, tools.work.pot[:a].copy(), tools.work.pot[a : a + b].copy())
-    assert optimize_dense(*given, 10**6) == (0, True)
-
-
-@each(tol=(1e-2, 1e-4, 1e-6, 1e-8, 1e-14), seed=range(4))
-def test_dense_lists_that_must_be_complete_are(tol, seed):
-    """Single precision selects the rows, also where a reduced cost is below -tol by less than its rounding error."""
-    rng = np.random.default_rng([41, seed])
-    C = rng.random((24, 30))
-    common = Dense(Successors.of(rng.dirichlet(np.ones(30), 3)), 24, 30, np.dtype(np.int8)).common(C.ravel())
-    tools, costs = make_tools(common, np.zeros(1, bool)), kernel.Costs(common.table, 30, 24, 30)
-    g = common.base[24:] + tol * rng.normal(size=30)
-    below = rng.choice([0.0, 1.0, 1.0 + 1e-9, 1.5, 3.0], 24) * tol  # with 1.0, the last bit decides
-    pot = np.concatenate([(C - g).min(axis=1) + below, g])
-    listed = _list_fast(costs, common, pot, tol, True, tools.cells)
-    fast = set(zip(tools.cells.row[:listed].tolist(), tools.cells.column[:listed].tolist(), strict=True))
-    listed = _list_all(costs, pot, tol, tools.cells)
-    assert fast == set(zip(tools.cells.row[:listed].tolist(), tools.cells.column[:listed].tolist(), strict=True))
-    assert {row for row, _ in fast} >= set(np.flatnonzero(below > 1.2 * tol).tolist())
-
-
 @each(last=(0, 1, 3))
 def test_full_rows_that_leave_out_the_last_states(last, monkeypatch):
     """As by the general kernel, which the other tests compare with linear programs."""
@@ -495,36 +399,20 @@ def test_full_rows_that_leave_out_the_last_states(last, monkeypatch):
     P[:, : 36 - last] = rng.dirichlet(np.ones(36 - last), 36)
     chains = MarkovChain(P, rewards=rng.random(36)), MarkovChain(Q, rewards=rng.random(34))
     dense = distance(*chains, discount=0.9, tol=1e-9)
-    assert dense.coupling.transports.dense is not None
+    assert dense.coupling.transports.core.dense
     with monkeypatch.context() as patch:  # the cases of one test share its monkeypatch
-        patch.setattr(Dense, "fits", staticmethod(lambda items, shape: False))
+        patch.setattr(transports, "DENSE_FROM", (10**6, 10**6))
         general = distance(*chains, discount=0.9, tol=1e-9)
-    assert general.coupling.transports.dense is None
+    assert not general.coupling.transports.core.dense
     assert max(dense.lower, general.lower) <= min(dense.upper, general.upper)
     np.testing.assert_allclose(dense.values, general.values, atol=2e-9)
-
-
-def test_dense_repair_gives_up_when_told_to_and_where_nothing_can_enter():
-    rng = np.random.default_rng(5)
-    tree = first_tree(rng.random((20, 20)), *rng.dirichlet(np.ones(20), 2), "northwest", rng, np.int8)
-    tree.simplex()
-    child = tree.child.copy()
-    tree.change_marginals(*rng.dirichlet(np.ones(20), 2))
-    common = Dense(Successors.of(rng.dirichlet(np.ones(20), 3)), 20, 20, np.dtype(np.int8)).common(tree.C.ravel())
-    barred = common._replace(
-        by_rows=np.full_like(common.by_rows, 1e30), by_columns=np.full_like(common.by_columns, 1e30)
-    )
-    for stop, sheet in ((True, common), (False, barred)):
-        tools = make_tools(sheet, np.array([stop]))
-        assert not repair_dense(numba_edges(tree), freeze(tree.p), freeze(tree.q), numba_costs(tree), sheet, tools)[1]
-        np.testing.assert_array_equal(tree.child, child)
 
 
 @each(seed=range(10))
 def test_rows_are_taken_along_a_shortest_spanning_tree(seed):
     rng = np.random.default_rng([30, seed])
     Z = np.repeat(rng.random((4, 12)), 5, axis=0) * rng.uniform(0.9, 1.1, (20, 12))
-    order, near = nearest_first(Z, np.zeros(1, bool))
+    order, near = _engine.nearest_first(Z, engine_run())
     points = np.vstack([Z, Z.mean(axis=0)])  # near = -1 is the last
     lengths = np.abs(points[:, None] - points).sum(axis=2)
     assert lengths[np.arange(20), near].sum() == pytest.approx(minimum_spanning_tree(lengths).sum(), rel=1e-12)
@@ -532,40 +420,24 @@ def test_rows_are_taken_along_a_shortest_spanning_tree(seed):
     assert (place[near] < place[:20]).all()
 
 
+def profiles(Q, W):
+    return _engine.profiles(Successors.of(Q), W, engine_run()).reshape(len(Q), -1)
+
+
 def test_profiles_are_probabilities_of_low_costs():
     """They mix like rows. Their distance is that on a line, and for the cost 1[x ≠ y] that of total variation."""
-    rng, stop = np.random.default_rng(31), np.zeros(1, bool)
-    points = np.linspace(0.0, 1.0, 20)
-    states, Q = profiles(np.eye(20), np.repeat(points[None], 3, axis=0).ravel(), stop), rng.dirichlet(np.ones(20), 7)
-    assert set(np.unique(states)) == {0.0, 1.0}
+    rng, points = np.random.default_rng(31), np.linspace(0.0, 1.0, 20)
+    Q, line = rng.dirichlet(np.ones(20), 7), np.repeat(points[None], 3, axis=0)
+    nearly = (1 - 1e-12) * np.eye(20) + 1e-12 / 20  # a row needs all states
+    states = profiles(nearly, line)
+    assert np.minimum(states, 1 - states).max() < 1e-11
     np.testing.assert_allclose(
         np.abs(states[:, None] - states).mean(axis=2), np.abs(points[:, None] - points), atol=0.02
     )
-    np.testing.assert_allclose(
-        profiles(Q, np.repeat(points[None], 3, axis=0).ravel(), stop), Q @ states, rtol=0, atol=1e-14
-    )
-    differ = profiles(Q, 1.0 - np.eye(20).repeat(32, axis=0).ravel(), stop)  # as many lines of each state
+    np.testing.assert_allclose(profiles(Q, line), Q @ states, rtol=0, atol=1e-11)
+    differ = profiles(Q, 1.0 - np.eye(20).repeat(32, axis=0))  # as many lines of each state
     lengths, masses = (np.abs(Z[:, None] - Z).sum(axis=2) for Z in (differ, Q))
-    np.testing.assert_allclose(lengths, masses * PROFILE / 20, rtol=0.2)
-
-
-def test_near_rows_save_pivots_where_costs_have_a_geometry(monkeypatch):
-    """Against starting from the mean of all rows, for costs between points of a line; the same optimal values."""
-    rng = np.random.default_rng(32)
-    n, points = 60, rng.random((2, 60))
-    W = np.abs(points[0][:, None] - points[1]) + 0.001 * rng.random((n, n))
-    P, Q = rng.dirichlet(np.ones(n), 40), rng.random((40, n)) * np.exp(-3 * np.abs(rng.random((40, 1)) - points[1]))
-    Q /= Q.sum(axis=1, keepdims=True)
-    items = Items.of(Successors.of(P), Successors.of(Q), n, (np.arange(n), np.arange(n)))
-    values, pivots = np.empty((2, 1600)), []
-    for k in range(2):
-        if k:
-            monkeypatch.setattr(full_rows, "nearest_first", lambda Z, stop: (np.arange(40), np.full(40, -1)))
-        transports = Transports(items, 1)
-        assert transports.solve(W.ravel(), values[k], PRICE)
-        pivots.append(transports.pivots)
-    assert pivots[0] < 0.8 * pivots[1], pivots
-    np.testing.assert_allclose(*values, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(lengths, masses * differ.shape[1] / 20, rtol=0.2)
 
 
 def test_transports_between_full_rows_begin_with_similar_trees():
@@ -612,3 +484,26 @@ def test_first_bases_take_successors_by_their_keys(chunk, monkeypatch):
     for k, row in enumerate(rows):
         taken = row[order[indptr[k] : indptr[k + 1]]].tolist()
         assert taken == sorted(row.tolist(), key=lambda state: (key[state], state))
+
+
+@pytest.mark.parametrize("cost", ["random", "rewards"])
+def test_full_rows_give_the_same_bits_at_every_level_and_for_any_number_of_threads(cost, monkeypatch):
+    """Values, plans, potentials and gradients, also after a start from other kernels."""
+    rng, n = np.random.default_rng(44), (40, 37)
+    P, Q, Q_new = rng.dirichlet(np.ones(n[0]), n[0]), *rng.dirichlet(np.ones(n[1]), (2, n[1]))
+    rewards = [rng.random(k) for k in n]
+    C = rng.random(n) if cost == "random" else np.abs(np.subtract.outer(*rewards))
+    found = []
+    for threads in at_every_level(monkeypatch):
+        results, warm = [], None
+        for kernel in (Q, 0.99 * Q + 0.01 * Q_new, Q_new):
+            chains = MarkovChain(P, rewards=rewards[0]), MarkovChain(kernel, rewards=rewards[1])
+            warm = distance(*chains, C, discount=0.9, tol=1e-8, solver=Exact(threads=threads), warm=warm)
+            assert warm.coupling.transports.core.dense
+            trees, gradient = warm.coupling.transports.trees, warm.gradient
+            slopes = gradient.transition_x, gradient.transition_y, gradient.cost
+            arrays = warm.values, *trees, *warm.potentials(3, 5), *slopes
+            results += [warm.lower, warm.upper, *(np.asarray(array).tobytes() for array in arrays)]
+        found.append(results)
+    assert len(found) >= 2
+    assert all(other == found[0] for other in found[1:])

@@ -36,7 +36,6 @@ from cases import run_all
 from diffbisim import parallel, stopping
 from diffbisim.results import Status
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
-from diffbisim.solvers.exact import dense as full_rows
 from diffbisim.solvers.exact import small, transports
 from diffbisim.solvers.exact.tracking import Tracking as Follow
 from oracles.enclosure import centered, truth
@@ -184,7 +183,7 @@ SOLVERS = {
     "exact": EXACT,
     "exact, not small": replace(EXACT, constants=LARGE),
     "exact, very many pairs": replace(EXACT, constants=(*LARGE, (transports, "MANY", 0))),
-    "exact, full rows": replace(EXACT, constants=(*LARGE, (full_rows, "LEAST", 2), (full_rows, "THIN", 1))),
+    "exact, full rows": replace(EXACT, constants=(*LARGE, (transports, "DENSE_FROM", (2, 1)))),
     "lp": Solver(LinearProgram, ONE, LATE, stops=False, table=1e-8, slope=1e-5, unfinished=(Status.ROUNDING,)),
     "sinkhorn-policy": Solver(SinkhornPolicy, ONE, LATE, threads=True),
     "sinkhorn-value": Solver(SinkhornValue, ONE, LATE, threads=True),

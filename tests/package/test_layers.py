@@ -15,7 +15,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # From the ground up. A name stands for the module and, if it is a package, for all in it that has no place of its own.
 LAYERS = (
-    ("errors", "_compile", "_engine", "stopping", "io.limits"),
+    ("errors", "_engine", "stopping", "io.limits"),
     ("names",),
     ("checks",),
     ("stochastic", "counting", "events", "explicit", "recognize"),
@@ -167,8 +167,7 @@ LINES, PARAMETERS = 60, 7
 def too_large(tree, parameters=PARAMETERS):
     """What a module says of its functions that are too long (without the docstring), or take too much by position.
 
-    Options that are given by name do not count, nor does what a method belongs to. Kernels take what a tuple would
-    cost them.
+    Options that are given by name do not count, nor does what a method belongs to.
     """
     for node in ast.walk(tree):
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -179,8 +178,7 @@ def too_large(tree, parameters=PARAMETERS):
             yield f"{node.name} has {lines} lines; at most {LINES} can be taken in at once"
         taken = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
         taken = taken[taken[:1] in (["self"], ["cls"]) :]
-        compiled = any("njit" in ast.unparse(decorator) for decorator in node.decorator_list)
-        if len(taken) > parameters and not compiled:
+        if len(taken) > parameters:
             yield f"{node.name} takes {len(taken)} arguments by position; hand over together what belongs together"
 
 
@@ -193,11 +191,10 @@ def test_functions_can_be_taken_in_at_once():
 
 
 def test_what_is_too_large_is_told():
-    """The test tests: one line and one parameter too many, and neither for a docstring, an option, self or a kernel."""
+    """The test tests: one line and one parameter too many, and neither for a docstring, an option or self."""
     many, few = (", ".join(f"a{k}" for k in range(n)) for n in (PARAMETERS + 1, PARAMETERS))
     long = "    x = 1\n" * LINES
     fine = f'def f({few}, *, b):\n    """A\n    B"""\n{long}\nclass C:\n    def g(self, {few}): pass\n'
-    kernel = f"@njit(cache=True)\ndef h({many}): pass\n"
-    assert not list(too_large(ast.parse(fine + kernel)))
+    assert not list(too_large(ast.parse(fine)))
     told = list(too_large(ast.parse(f"def f({many}):\n{long}    x = 1\n")))
     assert [" ".join(line.split()[:3]) for line in told] == [f"f has {LINES + 1}", f"f takes {PARAMETERS + 1}"]

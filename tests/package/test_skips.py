@@ -21,7 +21,6 @@ def test_a_skip_is_a_failure_where_nothing_may_be_skipped(tmp_path):
         (tmp_path / f"test_{way}.py").write_text(f"import pytest\n\n{text}")
     options = ["-p", "xdist", "-p", "conftest", "-p", "no:cacheprovider", "-n", "1", "--continue-on-collection-errors"]
     lean = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    lean.pop("NUMBA_CACHE_DIR", None)  # no kernels there: numba need not be loaded
     for rule in ("", "1"):
         settings = {**lean, "DIFFBISIM_NO_SKIPS": rule}
         command = [sys.executable, "-m", "pytest", *options, "--rootdir", ".", "."]

@@ -211,7 +211,7 @@ def test_the_chain_of_a_policy_does_not_keep_the_arrays_of_its_mdp():
 
 
 @pytest.mark.parametrize("passed", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
-def test_successors_stay_read_only_so_that_no_kernel_is_compiled_again_for_copies(passed):
+def test_copies_of_successors_stay_read_only(passed):
     s = db.MarkovChain(kernels()[0]).successors
     for mine, theirs in zip(s, passed(s), strict=True):
         assert np.array_equal(mine, theirs)

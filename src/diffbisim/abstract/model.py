@@ -180,7 +180,7 @@ class Family(NamedTuple):
 
 def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, family: Family) -> Floats:
     """Return certified upper bounds on b_a(s), (n, n_actions)."""
-    from diffbisim.solvers.certify import transport_rounding  # what solves is imported where something is solved
+    from diffbisim.solvers.certify import transport_rounding
     from diffbisim.solvers.exact.pairs import plan_errors, sort_keys
     from diffbisim.solvers.exact.transports import Items, Transports
 

@@ -347,7 +347,7 @@ class Clock:
 
 def _certified(problem: Problem, table: Array, tol: float, clock: Clock) -> DistanceResult:
     """Certify the distance, starting from the final table of the search; one sweep suffices if that was exact."""
-    from diffbisim.solvers.exact.solver import solve  # numba is loaded where something is solved
+    from diffbisim.solvers.exact.solver import solve
 
     began, done = time.monotonic(), 0
 

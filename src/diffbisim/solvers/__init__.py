@@ -1,6 +1,6 @@
 """The solvers: one package per algorithm. A solver is a small frozen object with options and ``solve(problem)``.
 
-Solvers are imported on first use, because they load HiGHS or numba, and most programs need only one of them. To add a
+Solvers are imported on first use, because some load HiGHS, and most programs need only one of them. To add a
 solver, implement the protocol `Solver` (base.py) and enter it in the registry below.
 """
 

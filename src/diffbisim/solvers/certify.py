@@ -11,7 +11,7 @@ It is monotone, and TW shifts by γk when W shifts by k; hence for *any* table W
 The transports need not be solved exactly. A plan with the right marginals costs at least OT_W, so the right inequality
 remains true with its cost in place of OT_W. Potentials with f(x') + g(y') ≤ W(x',y') have a value of at most OT_W, so
 the left inequality remains true with their value. Both are cheap to obtain: plans are rounded to their marginals, and
-potentials are replaced by c-transforms of each other (successors.py; for the linear program lp/program.py).
+potentials are replaced by c-transforms of each other (engine/certificates.hpp; for the linear program lp/program.py).
 
 *Rounding* of TW and U is covered by a `slack` from the caller; it is divided by 1-γ, because the shift multiplies it.
 

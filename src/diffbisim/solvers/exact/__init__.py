@@ -2,7 +2,6 @@
 
     solver.py       policy iteration over pairs of states: the algorithm and its certificates
     transports.py   many transports over one table, with optimal bases kept from sweep to sweep
-    simplex.py      one transport: the network simplex
     evaluation.py   the value of a coupling: linear systems over pairs
     coupling.py     plans, potentials and occupancies of a solution
     small.py        small problems in one call of the engine
@@ -14,7 +13,7 @@
     total.py        the least total cost until a terminal pair
     horizon.py      finite horizons: backward induction
 
-numba is loaded when a solver runs.
+The transports, the linear systems and the certificates themselves are compiled (``engine/``).
 """
 
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ The table U is the fixed point of the bicausal Bellman operator (the paper's Eq.
 
 and a *policy* assigns to every pair a coupling of its successors. Howard's policy iteration repeats three steps:
 
-    improve    solve every transport for the current table, each from its last basis (simplex.py); this gives T U
+    improve    solve every transport for the current table, each from its last basis (engine/simplex.hpp): T U
     check      bound the fixed point by Δ = T U - U:  T U + γ/(1-γ) min Δ ≤ U* ≤ T U + γ/(1-γ) max Δ
     evaluate   compute the table of the new policy, (I - γ Π) U = (1-γ) c, as exactly as Δ makes sense (evaluation.py)
 
