@@ -133,10 +133,7 @@ template <class Number> void TransposedPlans::fill(Team& team, const Plans<Numbe
         for (std::vector<Index>& of_piece : next) total += std::exchange(of_piece[b], total);
     }
     first_[n] = total;
-    entries_ = total;
-    source_ = std::make_unique_for_overwrite<std::uint32_t[]>(std::size_t(total));
-    place_ = std::make_unique_for_overwrite<std::uint16_t[]>(std::size_t(total));
-    flow_ = std::make_unique_for_overwrite<double[]>(std::size_t(total));
+    source_ = LargeArray<std::uint32_t>(total), place_ = LargeArray<std::uint16_t>(total), flow_ = LargeArray<double>(total);
     for_entries([&](Index* place, Index z, Index e) {
         const std::uint64_t target = std::uint64_t(plans.target[e]);
         const Index at = place[target / BLOCK]++;
@@ -268,7 +265,7 @@ double PairChain::occupancy(
     Team& team, double discount, View<double> source, View<bool> visited, Out<double> m, double target
 ) const {
     const TransposedPlans plans(team, plans_, size_, visited);
-    std::vector<double> spare(size_);
+    LargeArray<double> spare(size_);
     for (Index z = 0; z < size_; ++z) m[z] = visited[z] ? m[z] : 0.0;
     std::vector<Index> starts;  // few, as a rule: most pairs have no source
     for (Index z = 0; z < size_; ++z)

@@ -29,6 +29,7 @@
 #include <variant>
 
 #include "krylov.hpp"
+#include "memory.hpp"
 #include "transports.hpp"
 
 namespace engine {
@@ -59,7 +60,7 @@ class TransposedPlans {
     TransposedPlans(Team& team, const AnyPlans& plans, Index size, View<bool> visited = {});
 
     Index size() const { return size_; }
-    double work() const { return double(entries_); }
+    double work() const { return double(flow_.size()); }
 
     /// out = Πᵀ v for all targets, then finish(lo, hi) for each block.
     template <class Finish> void push(Team& team, View<double> v, Out<double> out, Finish&& finish) const;
@@ -69,10 +70,9 @@ class TransposedPlans {
 
     Index size_;
     std::vector<Index> first_;  // the first entry of each block, and the end
-    Index entries_ = 0;
-    std::unique_ptr<std::uint32_t[]> source_;
-    std::unique_ptr<std::uint16_t[]> place_;  // of the target in its block
-    std::unique_ptr<double[]> flow_;
+    LargeArray<std::uint32_t> source_;
+    LargeArray<std::uint16_t> place_;  // of the target in its block
+    LargeArray<double> flow_;
 
     Index blocks() const { return Index(first_.size()) - 1; }
     template <class Number> void fill(Team& team, const Plans<Number, double>& plans, View<bool> visited);
