@@ -18,6 +18,7 @@ from diffbisim import _engine
 from diffbisim.chain import MarkovChain
 from diffbisim.problem import Array, Problem
 from diffbisim.results import DistanceResult, Row, Status, check_warm
+from diffbisim.solvers.base import Callback
 from diffbisim.solvers.exact.coupling import ExactCoupling
 from diffbisim.solvers.exact.transports import Basis
 from diffbisim.stochastic import Successors
@@ -40,30 +41,48 @@ def is_small(problem: Problem) -> bool:
     return problem.x.n_states + problem.y.n_states <= MAX_STATES
 
 
-def solve(problem: Problem, options: "Exact", warm: DistanceResult | None) -> DistanceResult | None:
-    """Solve a small problem from a previous result, if given; None if it needs the general solver."""
+def solve(
+    problem: Problem, options: "Exact", warm: DistanceResult | None = None, callback: Callback | None = None
+) -> DistanceResult | None:
+    """Solve a small problem from a previous result, if given; None if it needs the general solver.
+
+    A ``callback`` gets the rows of the history when all are known, which takes microseconds. If it ends the run, that is
+    repeated up to this iteration.
+    """
     values = trees = None
     if warm is not None:
         check_warm(warm, problem.shape)
         values, trees = np.ascontiguousarray(warm.values, dtype=np.float64).ravel(), _known_trees(warm)
     limit = INF if options.time_limit is None else options.time_limit
-    found = _engine.solve_small(
-        problem, values, trees, options.reachable, options.tol or 0.0, options.max_iterations, limit, engine_run()
-    )
+
+    def run(max_iterations: float) -> Any:
+        tol = options.tol or 0.0
+        return _engine.solve_small(problem, values, trees, options.reachable, tol, max_iterations, limit, engine_run())
+
+    found = run(options.max_iterations)
     if found.ended == len(STATUS):
         return None
-    rows = found.history
-    pairs = len(found.listed) if options.reachable else problem.cost.size
-    history = tuple([
-        Row(value=value, lower=low, upper=up, pairs=pairs, pivots=pivots, improvements=improvements, sweeps=products)
-        for value, low, up, pivots, improvements, products in rows
-    ])  # fmt: skip
-    value, lower, upper, pivots, improvements, products = rows[-1]
+    status, pairs = STATUS[found.ended], len(found.listed) if options.reachable else problem.cost.size
+    history = _history(found, pairs)
+    if callback is not None:
+        last = next((k for k, row in enumerate(history, 1) if callback(row)), 0)
+        if last and (last < len(history) or status is not Status.CONVERGED):
+            found, status = run(last), Status.INTERRUPTED
+            history = _history(found, pairs)
+    row = history[-1]
     return DistanceResult(
-        problem, value, lower, upper, STATUS[found.ended], len(rows), options.name,
+        problem, row["value"], row["lower"], row["upper"], status, len(history), options.name,
         ExactCoupling.of_small(problem, found, options), history,
-        Row(pairs=pairs, pivots=pivots, improvements=improvements, sweeps=products),
+        Row({name: row[name] for name in ("pairs", "pivots", "improvements", "sweeps")}),
     )  # fmt: skip
+
+
+def _history(found: Any, pairs: int) -> tuple[Row, ...]:
+    """Return the rows of a run of the engine."""
+    return tuple([
+        Row(value=value, lower=low, upper=up, pairs=pairs, pivots=pivots, improvements=improvements, sweeps=products)
+        for value, low, up, pivots, improvements, products in found.history
+    ])  # fmt: skip
 
 
 def _known_trees(warm: DistanceResult) -> tuple[Any, ...] | None:
