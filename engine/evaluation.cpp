@@ -103,13 +103,13 @@ Range sweep_rows(Team& team, const Plans<Number, Flow>& plans, Flow discount, co
 // --- the transpose -----------------------------------------------------------------------------------------------
 
 TransposedPlans::TransposedPlans(Team& team, const AnyPlans& plans, Index size, View<bool> visited)
-    : size_(size), first_((size + BLOCK - 1) / BLOCK + 1) {
+    : size_(size), windows_((size + WINDOW - 1) / WINDOW), first_(blocks() * windows_ + 1) {
     std::visit([&](const auto& rows) { fill(team, rows, visited); }, plans);
 }
 
-/// A counting sort by blocks of targets. Pieces of the sources count and write on their own; their number changes nothing.
+/// A counting sort by blocks of targets and windows of sources. Pieces of the sources count and write on their own; their number changes nothing.
 template <class Number> void TransposedPlans::fill(Team& team, const Plans<Number, double>& plans, View<bool> visited) {
-    const Index n = blocks(), pieces = std::min<Index>(team.threads() == 1 || plans.work() < team.share() ? 1 : 4 * team.threads(), size_);
+    const Index n = blocks() * windows_, pieces = std::min<Index>(team.threads() == 1 || plans.work() < team.share() ? 1 : 4 * team.threads(), size_);
     std::vector<std::vector<Index>> next(pieces, std::vector<Index>(n));  // in every piece: counts, then the place to write
     const auto for_entries = [&](auto&& body) {
         split(team, pieces, plans.work(), [&](Index from, Index to, Watch& watch) {
@@ -126,34 +126,36 @@ template <class Number> void TransposedPlans::fill(Team& team, const Plans<Numbe
             }
         });
     };
-    for_entries([&](Index* count, Index, Index e) { ++count[std::uint64_t(plans.target[e]) / BLOCK]; });
+    const auto bucket_of = [&](Index z, std::uint64_t target) { return Index(target / BLOCK) * windows_ + z / WINDOW; };
+    for_entries([&](Index* count, Index z, Index e) { ++count[bucket_of(z, std::uint64_t(plans.target[e]))]; });
     Index total = 0;
     for (Index b = 0; b < n; ++b) {
         first_[b] = total;
         for (std::vector<Index>& of_piece : next) total += std::exchange(of_piece[b], total);
     }
     first_[n] = total;
-    entries_ = total;
-    source_ = std::make_unique_for_overwrite<std::uint32_t[]>(std::size_t(total));
-    place_ = std::make_unique_for_overwrite<std::uint16_t[]>(std::size_t(total));
-    flow_ = std::make_unique_for_overwrite<double[]>(std::size_t(total));
+    places_ = LargeArray<std::uint32_t>(total), flow_ = LargeArray<double>(total);
     for_entries([&](Index* place, Index z, Index e) {
         const std::uint64_t target = std::uint64_t(plans.target[e]);
-        const Index at = place[target / BLOCK]++;
-        source_[at] = std::uint32_t(z), place_[at] = std::uint16_t(target % BLOCK), flow_[at] = plans.flow[e];
+        const Index at = place[bucket_of(z, target)]++;
+        places_[at] = std::uint32_t(z % WINDOW) << TARGET_BITS | std::uint32_t(target % BLOCK), flow_[at] = plans.flow[e];
     });
 }
 
 template <class Finish> void TransposedPlans::push(Team& team, View<double> v, Out<double> out, Finish&& finish) const {
     split(team, blocks(), work(), [&](Index from, Index to, Watch& watch) {
         for (Index b = from; b < to; ++b) {
-            const Index lo = b * BLOCK, hi = std::min(lo + BLOCK, size_), end = first_[b + 1];
+            const Index lo = b * BLOCK, hi = std::min(lo + BLOCK, size_);
+            const Index* const first = first_.data() + b * windows_;
             double* const sums = out.data() + lo;
-            const double* const masses = v.data();
             std::fill(sums, sums + (hi - lo), 0.0);
-            for (Index e = first_[b]; e < end; ++e) sums[place_[e]] += flow_[e] * masses[source_[e]];
+            for (Index w = 0; w < windows_; ++w) {
+                const double* const masses = v.data() + w * WINDOW;
+                for (Index e = first[w]; e < first[w + 1]; ++e)
+                    sums[places_[e] % BLOCK] += flow_[e] * masses[places_[e] >> TARGET_BITS];
+            }
             finish(lo, hi);
-            watch.spend(2 * (end - first_[b]) + hi - lo);
+            watch.spend(2 * (first[windows_] - first[0]) + hi - lo + windows_);
         }
     });
 }
@@ -268,7 +270,7 @@ double PairChain::occupancy(
     Team& team, double discount, View<double> source, View<bool> visited, Out<double> m, double target
 ) const {
     const TransposedPlans plans(team, plans_, size_, visited);
-    std::vector<double> spare(size_);
+    LargeArray<double> spare(size_);
     for (Index z = 0; z < size_; ++z) m[z] = visited[z] ? m[z] : 0.0;
     std::vector<Index> starts;  // few, as a rule: most pairs have no source
     for (Index z = 0; z < size_; ++z)

@@ -29,6 +29,7 @@
 #include <variant>
 
 #include "krylov.hpp"
+#include "memory.hpp"
 #include "transports.hpp"
 
 namespace engine {
@@ -59,22 +60,23 @@ class TransposedPlans {
     TransposedPlans(Team& team, const AnyPlans& plans, Index size, View<bool> visited = {});
 
     Index size() const { return size_; }
-    double work() const { return double(entries_); }
+    double work() const { return double(flow_.size()); }
 
     /// out = Πᵀ v for all targets, then finish(lo, hi) for each block.
     template <class Finish> void push(Team& team, View<double> v, Out<double> out, Finish&& finish) const;
 
   private:
-    static constexpr Index BLOCK = 4096;  // targets whose sums stay in the cache; their places are numbers of 16 bits
+    // Both places of an entry, of its source in a window of sources and of its target in a block, are one number of 32 bits.
+    static constexpr int TARGET_BITS = 12;
+    static constexpr Index BLOCK = Index(1) << TARGET_BITS;  // targets whose sums stay in the cache
+    static constexpr Index WINDOW = Index(1) << (32 - TARGET_BITS);  // sources
 
-    Index size_;
-    std::vector<Index> first_;  // the first entry of each block, and the end
-    Index entries_ = 0;
-    std::unique_ptr<std::uint32_t[]> source_;
-    std::unique_ptr<std::uint16_t[]> place_;  // of the target in its block
-    std::unique_ptr<double[]> flow_;
+    Index size_, windows_;
+    std::vector<Index> first_;  // the first entry of each block and window, and the end
+    LargeArray<std::uint32_t> places_;
+    LargeArray<double> flow_;
 
-    Index blocks() const { return Index(first_.size()) - 1; }
+    Index blocks() const { return (size_ + BLOCK - 1) / BLOCK; }
     template <class Number> void fill(Team& team, const Plans<Number, double>& plans, View<bool> visited);
 };
 

@@ -539,4 +539,18 @@ template <class Int> Pivoted repair(const Costs& c, const Costs& columns, Tree<I
     return {3 * nodes, false};
 }
 
+// Compiled once for each type of edges, in simplex.cpp.
+extern template void northwest_corner(Marginals, const Index*, const Index*, Index, Index, Tree<std::int8_t>);
+extern template void northwest_corner(Marginals, const Index*, const Index*, Index, Index, Tree<std::int16_t>);
+extern template void northwest_corner(Marginals, const Index*, const Index*, Index, Index, Tree<std::int32_t>);
+extern template void greedy(const Costs&, Marginals, Tree<std::int8_t>, Workspace&);
+extern template void greedy(const Costs&, Marginals, Tree<std::int16_t>, Workspace&);
+extern template void greedy(const Costs&, Marginals, Tree<std::int32_t>, Workspace&);
+extern template Pivoted simplex(const Costs&, Tree<std::int8_t>, Workspace&, double, Index);
+extern template Pivoted simplex(const Costs&, Tree<std::int16_t>, Workspace&, double, Index);
+extern template Pivoted simplex(const Costs&, Tree<std::int32_t>, Workspace&, double, Index);
+extern template Pivoted repair(const Costs&, const Costs&, Tree<std::int8_t>, Workspace&);
+extern template Pivoted repair(const Costs&, const Costs&, Tree<std::int16_t>, Workspace&);
+extern template Pivoted repair(const Costs&, const Costs&, Tree<std::int32_t>, Workspace&);
+
 }  // namespace engine

@@ -41,12 +41,12 @@ WAYS: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 class Settings:
     steps: int = 200
-    sizes: tuple[tuple[int, int], ...] = ((12, 4),)  # states of the chain, and of the model
+    sizes: tuple[tuple[int, int], ...] = ((20, 5),)  # states of the chain, and of the model
     discount: float = 0.95
     seeds: int = 1
 
 
-FULL = Settings(sizes=((12, 4), (20, 5), (30, 6)), seeds=5)
+FULL = Settings(sizes=((20, 5), (30, 6), (40, 8)), seeds=5)
 
 
 @dataclass(frozen=True, eq=False)

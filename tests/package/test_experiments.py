@@ -444,7 +444,7 @@ SMALL = {
     "drift": (drift, drift.Settings(starts=(-2.0,), n_samples=2_000, seeds=1, replicates=4)),
     "learning_rate": (learning_rate, learning_rate.Settings(rates=(0.1,), steps=60)),
     "inner_iterations": (inner_iterations, inner_iterations.Settings(inner=(1, 12), n_states=6)),
-    "warm_start": (warm_start, warm_start.Settings(steps=60, sizes=((6, 3),))),
+    "warm_start": (warm_start, warm_start.Settings(steps=60, sizes=((12, 6),))),
     "inner_solvers": (
         inner_solvers,
         inner_solvers.Settings(true_drift=1.0, start=-1.0, n_states=6, double=2000, single=2000, seeds=1),

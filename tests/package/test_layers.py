@@ -11,7 +11,7 @@ import diffbisim
 from cases import each
 
 ROOT = Path(diffbisim.__file__).parent
-MODULES = sorted(ROOT.rglob("*.py"))
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "_rebuild.py")  # of an editable install
 
 # From the ground up. A name stands for the module and, if it is a package, for all in it that has no place of its own.
 LAYERS = (

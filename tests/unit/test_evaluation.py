@@ -22,7 +22,9 @@ def bits(result):
     gradient = result.gradient
     parts = (gradient.transition_x, gradient.transition_y)
     arrays = [sp.coo_array(part).data for part in parts] + [gradient.cost, gradient.initial_x, gradient.initial_y]
-    arrays += [result.values, result.values_lower, result.values_upper, result.occupancy]
+    arrays += [result.values, result.occupancy]
+    if result.solver == "exact":
+        arrays += [result.values_lower, result.values_upper]
     return [result.value, result.lower, result.upper, result.work, *(np.asarray(array).tobytes() for array in arrays)]
 
 

@@ -16,9 +16,8 @@ from diffbisim.solvers import SinkhornPolicy, SinkhornValue
 from diffbisim.solvers.certify import separable_minimum
 from diffbisim.solvers.exact.transports import Transport
 from diffbisim.solvers.lp.program import round_plans
-from diffbisim.solvers.sinkhorn import plans as ours
 from diffbisim.solvers.sinkhorn.plans import GibbsPlans, PlanOperator
-from unit.test_engine import LEVELS
+from levels import LEVELS, at_every_level
 
 
 def random_problem(n_x=6, n_y=5, seed=0, discount=0.9):
@@ -203,10 +202,8 @@ def bits_of(result):
 def test_levels_and_threads_give_the_same_bits(case, monkeypatch):
     make, solver = CASES[case]
     problem, found = make(), []
-    for engine in LEVELS:
-        monkeypatch.setattr(ours, "_engine", engine)
-        monkeypatch.setattr(ours, "engine_run", lambda threads=1, engine=engine: run_of(engine, threads))
-        found += [bits_of(replace(solver, threads=threads).solve(problem)) for threads in (1, 2)]
+    for threads in at_every_level(monkeypatch):
+        found.append(bits_of(replace(solver, threads=threads).solve(problem)))
     assert all(bits == found[0] for bits in found)
 
 

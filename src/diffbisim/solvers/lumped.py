@@ -187,8 +187,8 @@ class LumpedCoupling(Coupling):
     """The lifted table of the quotients; everything else comes from one sweep over it."""
 
     def __init__(
-        self, problem: ChainProblem, table: Array, epsilon: float, by_x: Lumping | None = None, by_y: Lumping | None = None,
-        bias: Array | None = None,
+        self, problem: ChainProblem, table: Array, epsilon: float, by_x: Lumping | None = None,
+        by_y: Lumping | None = None, bias: Array | None = None,
     ) -> None:  # fmt: skip
         self.problem, self.table, self.epsilon, self.by_x, self.by_y = problem, table, epsilon, by_x, by_y
         self._bias = bias

@@ -97,9 +97,9 @@ class Exact:
                 raise InvalidArgument(
                     f"{option} is for the discounted criterion, not for {problem.criterion!r}; leave it out"
                 )
-        if discounted and callback is None and self._is_plain():
+        if discounted and self._is_plain():
             small = import_module(f"{__name__}.small")
-            if small.is_small(problem) and (found := small.solve(problem, self, warm)) is not None:
+            if small.is_small(problem) and (found := small.solve(problem, self, warm, callback)) is not None:
                 return cast(DistanceResult, found)
         name = METHODS[type(problem)] if self.cluster is None else "cluster"
         result: DistanceResult = import_module(f"{__name__}.{name}").solve(problem, self, warm, callback)

@@ -126,9 +126,10 @@ class PairChain:
             self.sweep(source, m, min(5_000, int(np.log(accuracy) / np.log(self.discount))), transposed=True)
             self.apply(m, residual := np.empty_like(m), transposed=True)
             error = float(np.abs(residual - source).sum()) / (1 - self.discount)
-        m[~visited] = 0.0
+        m *= visited
         np.maximum(m, 0.0, out=m)
-        return m / m.sum(), error
+        m /= m.sum()
+        return m, error
 
     def preconditioned(self, source: Array, guess: Array, target: float, transposed: bool) -> bool:
         """Solve systems on which plain BiCGStab stagnates; returns whether the largest residual is below ``target``.

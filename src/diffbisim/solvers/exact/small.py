@@ -21,6 +21,7 @@ from diffbisim.problems.base import ChainProblem
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.stochastic import Successors
 from diffbisim.results.base import DistanceResult, HistoryRow, Status, check_warm
+from diffbisim.solvers.base import Callback
 from diffbisim.solvers.exact.coupling import ExactCoupling
 from diffbisim.solvers.exact.transports import Basis
 
@@ -38,35 +39,53 @@ INF = float("inf")
 
 def is_small(problem: ChainProblem) -> bool:
     """Return whether the engine solves this problem in one call."""
-    return sum(problem.shape) <= MAX_STATES
+    return problem.x.n_states + problem.y.n_states <= MAX_STATES
 
 
-def solve(problem: ChainProblem, options: "Exact", warm: DistanceResult | None) -> DistanceResult | None:
-    """Solve a small problem from a previous result, if given; None if it needs the general solver."""
+def solve(
+    problem: ChainProblem, options: "Exact", warm: DistanceResult | None = None, callback: Callback | None = None
+) -> DistanceResult | None:
+    """Solve a small problem from a previous result, if given; None if it needs the general solver.
+
+    A ``callback`` gets the rows of the history when all are known, which takes microseconds. If it ends the run, that
+    is repeated up to this iteration.
+    """
     values = trees = None
     if warm is not None:
         check_warm(warm, problem.shape)
         values, trees = np.ascontiguousarray(warm.values, dtype=np.float64).ravel(), _known_trees(warm)
     limit = INF if options.time_limit is None else options.time_limit
-    found = _engine.solve_small(
-        problem, values, trees, options.reachable, options.tol or 0.0, options.max_iterations, limit, engine_run()
-    )
+
+    def run(max_iterations: float) -> Any:
+        tol = options.tol or 0.0
+        return _engine.solve_small(problem, values, trees, options.reachable, tol, max_iterations, limit, engine_run())
+
+    found = run(options.max_iterations)
     if found.ended == len(STATUS):
         return None
-    rows = found.history
-    pairs = len(found.listed) if options.reachable else problem.cost.size
-    history = tuple([
+    status, pairs = STATUS[found.ended], len(found.listed) if options.reachable else problem.cost.size
+    history = _history(found, pairs)
+    if callback is not None:
+        last = next((k for k, row in enumerate(history, 1) if callback(row)), 0)
+        if last and (last < len(history) or status is not Status.CONVERGED):
+            found, status = run(last), Status.INTERRUPTED
+            history = _history(found, pairs)
+    row = history[-1]
+    return DistanceResult(
+        problem, row["value"], row["lower"], row["upper"], status, len(history), options.name,
+        ExactCoupling.of_small(problem, found, options), history,
+        HistoryRow({name: row[name] for name in ("pairs", "pivots", "improvements", "sweeps")}),
+    )  # fmt: skip
+
+
+def _history(found: Any, pairs: int) -> tuple[HistoryRow, ...]:
+    """Return the rows of a run of the engine."""
+    return tuple([
         HistoryRow(
             value=value, lower=low, upper=up, pairs=pairs, pivots=pivots, improvements=improvements, sweeps=products
         )
-        for value, low, up, pivots, improvements, products in rows
+        for value, low, up, pivots, improvements, products in found.history
     ])  # fmt: skip
-    value, lower, upper, pivots, improvements, products = rows[-1]
-    return DistanceResult(
-        problem, value, lower, upper, STATUS[found.ended], len(rows), options.name,
-        ExactCoupling.of_small(problem, found, options), history,
-        HistoryRow(pairs=pairs, pivots=pivots, improvements=improvements, sweeps=products),
-    )  # fmt: skip
 
 
 def _known_trees(warm: DistanceResult) -> tuple[Any, ...] | None:
