@@ -84,19 +84,19 @@ def run(settings: Settings) -> Outcome:
     _solve(s, *_walks(s, s.nodes[0], 0)[:3])  # compiles
     for i, n in enumerate(s.nodes):
         for seed in range(s.seeds):
-            X, Y, cost, labels = _walks(s, n, seed)
+            X, Y, cost, assignment = _walks(s, n, seed)
             began = time.perf_counter()
             found = _solve(s, X, Y, cost)
             seconds[i, seed], gaps[i, seed] = time.perf_counter() - began, found.gap
             at_once: Any = distance(X, Y, cost, weights=[1, 0])
             laws = found.occupancy, at_once.occupancy_at(0), np.outer(X.initial, Y.initial)
-            same = labels[:, None] == labels
+            same = assignment[:, None] == assignment
             costs[i, seed] = found.value, *(float(np.sum(m * cost)) for m in laws[1:])
             together[i, seed] = [float(m[same].sum()) for m in laws]
             if peer is not None and n <= s.peer:
                 theirs[i, seed], their_seconds[i, seed] = _timed(s, peer, (X, Y), cost)
             if seed == 0:
-                law, blocks = laws[0], labels
+                law, blocks = laws[0], assignment
     return Outcome(
         s, costs, together, gaps, seconds, None if peer is None else theirs,
         None if peer is None else their_seconds, law, blocks,
@@ -228,7 +228,7 @@ def plot(outcome: Outcome) -> Figure:
         plain(middle).bar(x + 0.27 * (k - 1), 100 * shares.mean(axis=1), 0.25, color=color, label=way)
         middle.plot(np.repeat(x + 0.27 * (k - 1), s.seeds), 100 * shares.ravel(), ".", color="black", markersize=3)
     middle.set(xlabel="nodes of each graph", ylabel="% of the time", ylim=(0, 115), yticks=range(0, 101, 20))
-    middle.set_xticks(x, labels=[str(n) for n in s.nodes])
+    middle.set_xticks(x, assignment=[str(n) for n in s.nodes])
     middle.set_title("both walks in the same block", fontsize=10)
     middle.legend(frameon=False, fontsize=7, ncols=3, loc="upper center", columnspacing=0.8, handlelength=1)
     plain(right).plot(s.nodes, np.median(seconds, axis=1), "o-", color=BLUE, label=f"ours, certified to {s.tol:.0e}")
@@ -238,7 +238,7 @@ def plot(outcome: Outcome) -> Figure:
     decades = 10.0 ** np.floor(np.nanmin(shown)), 10.0 ** np.ceil(np.nanmax(shown))
     right.set(xscale="log", yscale="log", xlabel="nodes of each graph", ylabel="seconds", ylim=decades)
     right.set_xticks([], minor=True)
-    right.set_xticks(s.nodes, labels=[str(n) for n in s.nodes])
+    right.set_xticks(s.nodes, assignment=[str(n) for n in s.nodes])
     right.set_title("time", fontsize=10)
     right.legend(frameon=False, fontsize=8)
     return figure

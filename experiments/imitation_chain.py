@@ -2,7 +2,7 @@
 
 States are 0 … 4, with the actions left, right, stay and jump to state 0, and a slip with probability 0.1. The expert's
 transitions (s, s') are drawn from its discounted occupancy. The dynamics are either *known*, or *estimated* from the
-same number of action-labeled transitions of a uniformly random policy (the paper does not say what its baselines use).
+same number of transitions with actions of a uniformly random policy (the paper does not say what its baselines use).
 Each seed is evaluated against the true expert in the true MDP:
 
     d           exact bisimulation distance, cost 1{x ≠ y}

@@ -83,7 +83,7 @@ def samples() -> dict[str, Sample]:
         Sample(
             name, {f"{name}.npz": _written(lambda path, chain=chain: db.write_chain(chain, path), ".npz")}, use_chain
         )
-        for name, chain in (("dense", _chain(2, 3, labels=["a", 1.5, ("b", 2)])), ("sparse", walk))
+        for name, chain in (("dense", _chain(2, 3, names=["a", 1.5, ("b", 2)])), ("sparse", walk))
     ]
     found += [Sample(name, {k: text.encode() for k, text in files.items()}, use) for name, files, use in TEXTS]
     found += [
@@ -148,9 +148,9 @@ def _halves():
     return db.MarkovChain(P, rewards=[0.0, 1.0, 2.0, 3.0])
 
 
-def _chain(seed, n, labels=None):
+def _chain(seed, n, names=None):
     rng = np.random.default_rng(seed)
-    return db.MarkovChain(rng.dirichlet(np.ones(n), size=n), rewards=rng.random(n), labels=labels)
+    return db.MarkovChain(rng.dirichlet(np.ones(n), size=n), rewards=rng.random(n), names=names)
 
 
 def _quiet(*args, **options):
@@ -203,7 +203,7 @@ def use_model(path, rng):
 
 
 def use_rewards(path, rng):
-    db.MarkovChain(np.eye(2), labels=["home", "work"], rewards=read_rewards(path))
+    db.MarkovChain(np.eye(2), names=["home", "work"], rewards=read_rewards(path))
 
 
 def use_cost(path, rng):
@@ -462,7 +462,7 @@ def _poked(array, rng):
 
 
 def changed_json(data, rng):
-    """The JSON of a result, or the labels of a chain."""
+    """The JSON of a result, or the names of a chain."""
     arrays = _arrays(data)
     texts = [name for name, array in arrays.items() if array.dtype == np.uint8 and array[:1].tobytes() in (b"{", b"[")]
     if not texts:

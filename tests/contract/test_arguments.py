@@ -149,7 +149,7 @@ DISTANCE = {
     }),
 }  # fmt: skip
 
-PARTS = {"initial": (1, CHANGES), "rewards": ([3, 4], CHANGES), "labels": (["u", "v"], CHANGES)}
+PARTS = {"initial": (1, CHANGES), "rewards": ([3, 4], CHANGES), "names": (["u", "v"], CHANGES)}
 NOT_PATHS = (2, refuses("lag is 2, which is for trajectories"))
 NO_GAPS = ("self-loop", CHECKED)
 FILLED = ("uniform", CHANGES)
@@ -164,11 +164,11 @@ CONVERSIONS = {
     "chain": (lambda f, **o: f(db.MarkovChain(HALVES), **o), PARTS | {"unseen": NO_GAPS, "lag": NOT_PATHS}),
     "transitions": (
         lambda f, **o: f(db.Transitions.from_trajectories([[0, 1, 0, 0], [1, 1]]), **o), PARTS | {
-        "labels": (["u", "v"], refuses("labels is for objects that do not name")), "unseen": NO_GAPS,
+        "names": (["u", "v"], refuses("names is for objects that do not name")), "unseen": NO_GAPS,
         "lag": (2, refuses("these transitions have lag 1; omit lag")),
     }),
     "trajectories": (lambda f, **o: f([[0, 1, 0, 0, 1, 1, 0]], **{"lag": 1, **o}), PARTS | {
-        "labels": (["u", "v"], refuses("labels is for objects that do not name")), "unseen": NO_GAPS,
+        "names": (["u", "v"], refuses("names is for objects that do not name")), "unseen": NO_GAPS,
         "lag": (2, CHANGES),
     }),
 }  # fmt: skip
@@ -184,14 +184,14 @@ MDPS = {
     }),
 }  # fmt: skip
 
-NO_NAMES = {  # MDP.of takes no labels and no lag
-    mode: (call, {name: row for name, row in rows.items() if name not in ("labels", "lag")})
+NO_NAMES = {  # MDP.of takes no names and no lag
+    mode: (call, {name: row for name, row in rows.items() if name not in ("names", "lag")})
     for mode, (call, rows) in MDPS.items()
     if mode == "model with choices"
 }
 
 READ = PARTS | {"constants": ("N=1", refuses("constants"))}
-del READ["labels"]
+del READ["names"]
 FILES = {
     kind: (lambda f, kind=kind, **o: f(path_of(o.pop("folder"), kind), **{"unseen": "self-loop", **o}), READ | {
         "format": ("npz" if kind != "npz" else "csv", refuses("")), "unseen": ("uniform", CHANGES), **extra,
@@ -276,7 +276,7 @@ def plain(value):
     if isinstance(value, (db.MarkovChain, db.MDP)):
         return plain(value.__getstate__())
     if hasattr(value, "reward_residual"):
-        return plain([value.labels, value.residual])
+        return plain([value.assignment, value.residual])
     if isinstance(value, dict):
         return tuple((name, plain(part)) for name, part in value.items())
     if isinstance(value, (list, tuple)):

@@ -43,16 +43,16 @@ def held(data):
     """What observed transitions are, by group if there are any."""
     if isinstance(data, dict):
         return {name: held(part) for name, part in data.items()}
-    names = ("states", "next_states", "n_states", "labels", "weights", "episodes", "actions", "rewards", "lag", "end")
+    names = ("states", "next_states", "n_states", "names", "weights", "episodes", "actions", "rewards", "lag", "end")
     return [repr(getattr(data, name)) for name in (*names, "clusters", "strata", "starts", "durations")]
 
 
 def chain(found):
-    return [repr(part) for part in (found.transition, found.initial, found.rewards, found.labels, found.is_sparse)]
+    return [repr(part) for part in (found.transition, found.initial, found.rewards, found.names, found.is_sparse)]
 
 
 def timed(found):
-    return [repr(part) for part in (*found.transitions, found.initial, found.rewards, found.labels)]
+    return [repr(part) for part in (*found.transitions, found.initial, found.rewards, found.names)]
 
 
 def cells(found):

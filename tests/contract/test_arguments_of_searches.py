@@ -36,13 +36,13 @@ def compressed(found):
         found.chain.rewards,
         found.distance.gap,
         found.distance.value,
-        found.labels,
+        found.assignment,
         len(found.history),
     )
 
 
 def abstracted(found):
-    return found.labels, found.loss, found.bound, len(found.candidates), found.method, found.complete
+    return found.assignment, found.loss, found.bound, len(found.candidates), found.method, found.complete
 
 
 def swept(found):
@@ -71,7 +71,7 @@ def in_torch():
 
 
 def chain(found):
-    return found.transition, found.initial, found.rewards, found.labels, found.is_sparse
+    return found.transition, found.initial, found.rewards, found.names, found.is_sparse
 
 
 def estimated(found):
@@ -138,7 +138,7 @@ SEARCH = {  # of compress, in every mode that searches
 ABSTRACT = {  # of abstract, where there is a search
     "discount": changes(0.3),
     "method": changes("balls"),
-    "labels": changes(np.arange(20) % 4),
+    "assignment": changes(np.arange(20) % 4),
     "features": changes(rng.random((20, 2))),
     "restarts": changes(2, method="bisimulation"),
     "score": changes("lookahead_start_loss"),
@@ -233,7 +233,7 @@ MODES = {
     ),
     "aggregate": (
         db.aggregate,
-        {"chain": CHAIN, "labels": [0, 0, 0, 1, 1, 1]},
+        {"chain": CHAIN, "assignment": [0, 0, 0, 1, 1, 1]},
         compressed,
         {
             "method": changes("kinetic"),
@@ -246,7 +246,7 @@ MODES = {
     ),
     "aggregate, kinetic": (
         db.aggregate,
-        {"chain": CHAIN, "labels": [0, 0, 0, 1, 1, 1], "method": "kinetic"},
+        {"chain": CHAIN, "assignment": [0, 0, 0, 1, 1, 1], "method": "kinetic"},
         compressed,
         {
             "discount": changes(0.5),
@@ -262,7 +262,7 @@ MODES = {
         abstracted,
         ABSTRACT
         | {
-            "labels": changes(np.arange(30) % 4),
+            "assignment": changes(np.arange(30) % 4),
             "features": changes(rng.random((30, 2))),
             "rewards": refused(rng.random((30, 2))),
             "unseen": refused("uniform"),
@@ -279,9 +279,9 @@ MODES = {
             "unseen": changes("uniform", mdp=RARE, n_states=2, usual="self-loop"),
         },
     ),
-    "abstract, labels": (
+    "abstract, assignment": (
         db.abstract,
-        {"mdp": MODEL, "labels": [0, 0, 1, 1, 2, 2, 2]},
+        {"mdp": MODEL, "assignment": [0, 0, 1, 1, 2, 2, 2]},
         abstracted,
         {
             "n_states": refused(2),

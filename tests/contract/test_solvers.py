@@ -612,7 +612,7 @@ def alike(one, other):
 
 def handed_out(result):
     """Every array and mapping that a result hands out, by name."""
-    yield from ((name, getattr(result, name)) for name in ("values", "occupancy", "encoder", "decoder", "labels"))
+    yield from ((name, getattr(result, name)) for name in ("values", "occupancy", "encoder", "decoder", "assignment"))
     yield from ((f"gradient.{name}", getattr(result.gradient, name)) for name in FIELDS)
     yield "problem.cost", result.problem.cost
     for side in ("x", "y"):

@@ -153,7 +153,7 @@ def test_estimate_for_people_and_to_a_file(folder):
     assert "no evidence of a difference at this sample size" in out
 
 
-def test_estimate_on_labels_joins_the_states(folder):
+def test_estimate_on_names_joins_the_states(folder):
     (folder / "x.csv").write_text("state,next_state\na,b\nb,a\n", encoding="utf-8")
     (folder / "y.csv").write_text("state,next_state\na,c\nc,a\n", encoding="utf-8")
     out, _ = run("estimate", "x.csv", "y.csv", "--cost", "indicator", "--discount", 0.5, "--replicates", 20, "--json")
@@ -295,8 +295,8 @@ def test_compress_finds_the_blocks_and_draws_them(folder):
     out, err = run("compress", "chain.npz", "--states", 3, "--plot", "--json", "--output", "small.npz")
     report = json.loads(out)
     assert report["upper"] <= 1e-6
-    labels = report["labels"]
-    assert [len(set(labels[k : k + 2])) for k in (0, 2, 4)] == [1, 1, 1]
+    assignment = report["assignment"]
+    assert [len(set(assignment[k : k + 2])) for k in (0, 2, 4)] == [1, 1, 1]
     assert db.read_chain("small.npz").n_states == 3
     assert err == "diffbisim: note: plot written to chain-3-states.png\n"
     assert (folder / "chain-3-states.png").read_bytes().startswith(b"\x89PNG")

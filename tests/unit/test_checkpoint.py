@@ -116,7 +116,7 @@ DIFFERENT = [
     None, 0, 0.0, False, "0", b"0", (0,), [0], {}, {0: 0}, np.zeros(1), np.zeros((1, 1)), np.zeros(1, np.float32), P,
     sp.csr_array(P), torch.zeros(1), torch.zeros(1, dtype=torch.float64), db.MarkovChain(P), db.MarkovChain(P[::-1]),
     db.MarkovChain(sp.csr_array(P)), db.MarkovChain(P, initial=1), db.MarkovChain(P, rewards=[0, 1]),
-    db.MarkovChain(P, rewards=[0, 2]), db.MarkovChain(P, labels="ab"), db.MDP([P, P]), db.MDP([P, P[::-1]]),
+    db.MarkovChain(P, rewards=[0, 2]), db.MarkovChain(P, names="ab"), db.MDP([P, P]), db.MDP([P, P[::-1]]),
     db.MDP([P, P], initial=1), db.Transitions.from_pairs([0, 1], [1, 0]), db.Transitions.from_pairs([0, 1], [1, 1]),
     db.Stream(db.MarkovChain(P)), db.Stream(db.MarkovChain(P[::-1])), db.Stream(iter(()), n_states=2), Exact(),
     Exact(tol=1e-3), Somcot(10), Somcot(10, rng=1), np.random.default_rng(0), np.random.default_rng(1),

@@ -448,32 +448,32 @@ def test_a_version_of_another_type(tmp_path, version):
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("names", "message"),
     [
         ("[" * 100_000, "nested more than 100 deep"),
         ('{"tuple": [' * 5000 + "]}" * 5000, "nested more than 100 deep"),
         ('["]]]]", ' + "[" * 101 + "]" * 101 + "]", "nested more than 100 deep"),
         ("[" + "9" * 5000 + ", 1]", "a number of 5,000 digits"),
         ('[{"float": "0x1p99999"}, 1]', "'0x1p99999' is not a hexadecimal number"),
-        ('[{"float": 3}, 1]', "a label is not a string"),
-        ('[{"tuple": 3}, 1]', "a label is not a string"),
-        ("[[1], 2]", "a label is not a string"),
-        ("[1.5, 2]", "a label is not a string"),
+        ('[{"float": 3}, 1]', "a name is not a string"),
+        ('[{"tuple": 3}, 1]', "a name is not a string"),
+        ("[[1], 2]", "a name is not a string"),
+        ("[1.5, 2]", "a name is not a string"),
         ("3", "must be a list"),
         ('["a", "a"]', "repeats"),
         ("[1", "is damaged"),
     ],
 )
-def test_labels(tmp_path, labels, message):
-    text = np.frombuffer(labels.encode(), np.uint8)
-    np.savez(tmp_path / "c.npz", transition=np.eye(2), initial=[1.0, 0.0], labels=text)
+def test_names(tmp_path, names, message):
+    text = np.frombuffer(names.encode(), np.uint8)
+    np.savez(tmp_path / "c.npz", transition=np.eye(2), initial=[1.0, 0.0], names=text)
     refused(tmp_path / "c.npz", message, read_chain)
 
 
-def test_brackets_in_labels_are_text(tmp_path):
-    chain = db.MarkovChain(np.eye(2), labels=["[" * 500 + '"\\', "]" * 500])
+def test_brackets_in_names_are_text(tmp_path):
+    chain = db.MarkovChain(np.eye(2), names=["[" * 500 + '"\\', "]" * 500])
     db.write_chain(chain, tmp_path / "c.npz")
-    assert read_chain(tmp_path / "c.npz").labels == chain.labels
+    assert read_chain(tmp_path / "c.npz").names == chain.names
 
 
 @pytest.mark.parametrize("indptr", [[0, 2**62, 2], [0, -1, 2], [0, 1, 3], [1, 1, 2], [0, 2, 1], [0]])
@@ -540,7 +540,7 @@ def test_tables_with_names_for_numbers(tmp_path, unseen):
     for text in ("state,next_state\n0,9000000\n9000000,0\n", "from,to,probability\n0,9000000,1\n9000000,0,1\n"):
         path = file(tmp_path, "c.csv", text)
         refused(path, "more than 1,000,002", lambda path: read_chain(path, unseen=unseen))
-        assert read_chain(path, unseen="drop").labels == (0, 9000000)
+        assert read_chain(path, unseen="drop").names == (0, 9000000)
 
 
 def test_costs_and_rewards(tmp_path):

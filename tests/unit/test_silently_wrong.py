@@ -282,7 +282,7 @@ def test_leaving_is_visible():
         for t, page in enumerate(["home", "cart", "buy"][: 3 if k < number else 2])
     ]  # fmt: skip
     arms = _pages(rows)
-    cart, buy = (arms["A"].labels.index(name) for name in ("cart", "buy"))
+    cart, buy = (arms["A"].names.index(name) for name in ("cart", "buy"))
     assert [arms[arm].chain().transition[cart, buy] for arm in "AB"] == [0.3, 0.6]
     found = db.estimate(arms["A"], arms["B"], "indicator", permutations=199, replicates=20)
     assert found.p_value == 1 / 200
@@ -410,7 +410,7 @@ def test_groups_are_not_glued_and_duplicates_are_reported():
     with pytest.warns(UserWarning, match="1 of 1 ids occur in several groups, such as 1"):
         arms = db.Transitions.from_frame(table, **names)
     data = arms["A"]
-    steps = sorted((data.name(s), data.name(t)) for s, t in zip(data.states, data.next_states, strict=True))
+    steps = sorted((data.name_of(s), data.name_of(t)) for s, t in zip(data.states, data.next_states, strict=True))
     assert steps == [("a", "b"), ("c", "d"), ("d", "■")]  # the first part did not end, it changed its group
     again = {name: [*column, list(column)[1], list(column)[1]] for name, column in table.items()}
     with pytest.warns(UserWarning, match="2 of 8 rows repeat the id, time and state of another row"):
@@ -663,7 +663,7 @@ def test_constant_chains_keep_their_rewards_names_and_lags_in_jax():
     P = np.array([[0.9, 0.1], [0.4, 0.6]])
     pairs = {
         "reward": [{"rewards": [0, 1]}, {"rewards": [5, 6]}],
-        "indicator": [{"labels": ["a", "b"]}, {"labels": ["b", "a"]}],
+        "indicator": [{"names": ["a", "b"]}, {"names": ["b", "a"]}],
     }
     for cost, parts in pairs.items():
         X, Y = (db.MarkovChain(P, **part) for part in parts)

@@ -31,7 +31,7 @@ def compare(
     initial: Annotated[
         str | None,
         typer.Option(
-            help="Initial distribution: first, pooled, empirical, stationary, or a state (label or index)",
+            help="Initial distribution: first, pooled, empirical, stationary, or a state (name or index)",
             show_default=False,
         ),
     ] = None,
@@ -151,7 +151,7 @@ def _read_pair(
 
 
 def _plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Convert records to JSON values: labels become strings, and infinite numbers too."""
+    """Convert records to JSON values: names become strings, and infinite numbers too."""
     return [
         {k: v if isinstance(v, (str, int, bool)) or (isinstance(v, float) and abs(v) < float("inf")) else repr(v)
          for k, v in record.items()}

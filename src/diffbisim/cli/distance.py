@@ -163,7 +163,7 @@ def _solve(chains: tuple[Any, Any], solver: Any, arguments: Mapping[str, Any]) -
 
 
 def _starts(chain: Any) -> set[Any]:
-    names = cli.first_labels(chain)
+    names = cli.first_names(chain)
     return {int(k) if names is None else names[k] for k in chain.initial.nonzero()[0]}
 
 

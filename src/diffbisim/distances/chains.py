@@ -176,7 +176,7 @@ def constant_cost(problem: Any, cost: Any) -> str:
     first = tables[0].flat[0]
     if sum(table.size for table in tables) == 1 or not all((table == first).all() for table in tables):
         return ""
-    why = "no state of X is a state of Y (by label)" if cost == "indicator" else "all rewards of X and of Y are equal"
+    why = "no state of X is a state of Y (by name)" if cost == "indicator" else "all rewards of X and of Y are equal"
     if cost != "indicator" and first:
         why = "the rewards of X are all equal, and so are those of Y"
     return (

@@ -44,7 +44,7 @@ def chain(
     chain : MarkovChain
     ax : Axes, default=None
     layout : {"circle", "line", "spring"}, array of shape (n, 2) or mapping, default="circle"
-        "spring" places states with transitions between them close together. A mapping from labels to positions may
+        "spring" places states with transitions between them close together. A mapping from names to positions may
         come from a layout of networkx.
     discount : float, default=0.95
         Discount of the occupancy that the disks show.
@@ -87,7 +87,7 @@ def _layout(chain: MarkovChain, P: Floats, layout: Any) -> Floats:
     """Return the positions of the states, (n, 2)."""
     n = len(P)
     if isinstance(layout, Mapping):
-        found = {chain.index(label): spot for label, spot in layout.items()}
+        found = {chain.index(name): spot for name, spot in layout.items()}
         layout = [found[k] for k in sorted(found)]
     if not isinstance(layout, str):
         place = np.array(layout, dtype=np.float64)
@@ -159,7 +159,7 @@ def _states(ax: Axes, chain: MarkovChain, place: Floats, radius: Floats, cmap: s
             ax.add_patch(ring)
         if chain.n_states > NAMED:
             continue
-        name = str(chain.label(i))
+        name = str(chain.name_of(i))
         written = ax.text(x, y, name, ha="center", va="center", fontsize=size, zorder=4)
         written.set_path_effects([withStroke(linewidth=2.2, foreground="white")])
     if shade is not None:

@@ -190,8 +190,8 @@ def _reward_cost(x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
 
 
 def _states_of(mdp: MDP) -> MarkovChain:
-    """Return a chain with the states, labels and initial distribution of an MDP, for computing ground costs."""
-    return MarkovChain._trusted(mdp.transition[0], mdp.initial, None, mdp.labels)
+    """Return a chain with the states, names and initial distribution of an MDP, for computing ground costs."""
+    return MarkovChain._trusted(mdp.transition[0], mdp.initial, None, mdp.names)
 
 
 # --- the result ---------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class MDPGradient(ReadOnly):
 class MDPResult(DistanceResult):
     """The distance between two MDPs and the metric between all their states, with certified bounds on every entry.
 
-    States and actions are given by label, if the MDP has labels, or by index. ``duals`` and ``implicit_reward`` are
+    States and actions are given by name, if the MDP has names, or by index. ``duals`` and ``implicit_reward`` are
     available for chains only.
     """
 

@@ -248,7 +248,7 @@ class DistanceResult(HasStatus):
         return np.flatnonzero(m.sum(axis=1) <= 0), np.flatnonzero(m.sum(axis=0) <= 0)
 
     @property
-    def labels(self) -> NDArray[np.intp]:
+    def assignment(self) -> NDArray[np.intp]:
         """Hard encoder, the most likely state of Y for each state of X, shape ``(n_X,)``."""
         return np.asarray(self.encoder.argmax(axis=1))
 
@@ -258,7 +258,7 @@ class DistanceResult(HasStatus):
         Parameters
         ----------
         x, y : hashable or int
-            States of X and Y, by label or index.
+            States of X and Y, by name or index.
 
         Returns
         -------
@@ -367,7 +367,7 @@ class DistanceResult(HasStatus):
             )
 
     def _pair(self, s: Any, t: Any) -> tuple[int, int]:
-        """Return the indices of two states given by label or index."""
+        """Return the indices of two states given by name or index."""
         return two_states((s, t), (self.problem.x, self.problem.y))
 
     def __float__(self) -> float:
@@ -384,12 +384,12 @@ class DistanceResult(HasStatus):
 
 
 def two_states(states: tuple[Any, Any], sides: tuple[Any, Any], when: str = "") -> tuple[int, int]:
-    """Return the indices of a state of each process, given by label or index."""
+    """Return the indices of a state of each process, given by name or index."""
     found = []
     for name, state, side in zip("xy", states, sides, strict=True):
-        k = find_state(state, side.n_states, {label: k for k, label in enumerate(side.labels or ())})
+        k = find_state(state, side.n_states, {known: at for at, known in enumerate(side.names or ())})
         if k is None:
-            known = "a label, or an index" if side.labels else "an index"
+            known = "a name, or an index" if side.names else "an index"
             raise InvalidArgument(
                 f"{name} = {state!r} is not a state{when}: give {known} from 0 to {side.n_states - 1}"
             )

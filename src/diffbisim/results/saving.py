@@ -146,7 +146,7 @@ def _chain_problem(arrays: dict[str, Any], meta: Any) -> Problem:
 
 
 def fitting_chain(arrays: dict[str, Any], found: DistanceResult) -> MarkovChain:
-    """Return the stored chain, which must equal the second chain of the distance (except for rewards and labels)."""
+    """Return the stored chain, which must equal the second chain of the distance (except for rewards and names)."""
     chain, y = chain_from_arrays(part(arrays, "chain.")), found.problem.y
     same = chain.n_states == y.n_states and np.allclose(chain.initial, y.initial, rtol=0.0, atol=1e-9)
     if not same or abs(chain.successors.matrix - y.successors.matrix).max() > 1e-9:

@@ -173,7 +173,7 @@ def compare(
         raise InvalidArgument(f"groups are compared by exchanging episodes, but {NOT_EXCHANGEABLE}")
     numbers = None if layers is None else stratum_numbers(layers, list(data.values()))
     counted, permute = count_for_test(list(data.values()), numbers)
-    design = Design(counted, table, discount, permute, labels=chains[0].labels)
+    design = Design(counted, table, discount, permute, names=chains[0].names)
     warn_of_few(sources, design)
     evidence = compare_pairs(design, permutations, as_generator(rng))
     values = pairwise(
@@ -183,8 +183,8 @@ def compare(
     for (g, k), p in zip(evidence.pairs, evidence.p_values, strict=True):
         p_values[g, k] = p_values[k, g] = p
     return Comparison(
-        tuple(data), freeze(values), freeze(p_values), evidence.p_value, float(confidence), evidence, design.names(),
-        assumptions(data, rewards, sources),
+        tuple(data), freeze(values), freeze(p_values), evidence.p_value, float(confidence), evidence,
+        design.row_names(), assumptions(data, rewards, sources),
     )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
     data = {name: one for name, one in groups.items() if isinstance(one, Transitions)}
     if lists and data:
         states: Any = next(iter(data.values()))
-        given: Any = states.n_states if states.labels is None else list(states.labels)
+        given: Any = states.n_states if states.names is None else list(states.names)
         data |= {name: Transitions.from_trajectories(paths, states=given) for name, paths in lists.items()}
     elif lists:
         joint = Transitions.from_trajectories([path for paths in lists.values() for path in paths])
@@ -218,7 +218,7 @@ def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
     check_same_ends(data)
     first = next(iter(data.values()))
     for name, one in data.items():
-        if (one.labels, one.n_states) != (first.labels, first.n_states):
+        if (one.names, one.n_states) != (first.names, first.n_states):
             raise InvalidArgument(
                 f"groups[{name!r}] and the first group have different states; pass states= when creating Transitions, "
                 "or give lists of trajectories"
@@ -358,8 +358,8 @@ def power(
     lengths = _lengths(length, (X, Y))
     (X, Y), unit = _pilot(X, Y, cluster, rewards)
     chains = chains_of(make_sources({"X": X, "Y": Y}, rewards, "first", "self-loop"))
-    if chains[0].labels != chains[1].labels or chains[0].n_states != chains[1].n_states:
-        raise InvalidArgument("X and Y have different states; give both the same states= or labels, in the same order")
+    if chains[0].names != chains[1].names or chains[0].n_states != chains[1].n_states:
+        raise InvalidArgument("X and Y have different states; give both the same states= or names, in the same order")
     table = ground_cost(cost, chains[0], chains[1])
     if np.diag(table).any():
         raise InvalidArgument(f"X and Y are compared by exchanging episodes, but {NOT_EXCHANGEABLE}")

@@ -133,7 +133,7 @@ def identify(
     if not isinstance(data, Transitions):
         raise InvalidArgument(f"data is a {type(data).__name__}; pass Transitions, or fit a chain with diffbisim.fit")
     check_probability(level, "level")
-    rewards = state_rewards(rewards, data.n_states, data.labels)
+    rewards = state_rewards(rewards, data.n_states, data.names)
     asked = {"cost": cost, "discount": discount, "initial": initial, "rewards": rewards, "unseen": unseen, **options}
     if kernel is None:
         kernel = _observed(data, unseen, initial, rewards)

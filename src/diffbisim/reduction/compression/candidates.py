@@ -82,11 +82,13 @@ def simple_candidates(target: Target, whole: Target, k: int, seconds: float = np
     partitions, sets = _partitions(target, k, classes), _metastable(whole, k)
     found = [_frozen(target, classes, numbers, chosen, k)]
     averages = _different(partitions + _seeded(target, k) + _every(target, k))
-    found += [averaged(target, labels, k) for labels in averages]
+    found += [averaged(target, assignment, k) for assignment in averages]
     if sets is not None:
         found += _kinetic(whole, matched_to_costs(whole, sets, k), k)
-    for labels in partitions if target.chain.n_states <= MODEST and len(target.chain.recurrent_classes) == 1 else ():
-        found += _kinetic(target, labels, k)
+    for assignment in (
+        partitions if target.chain.n_states <= MODEST and len(target.chain.recurrent_classes) == 1 else ()
+    ):
+        found += _kinetic(target, assignment, k)
     return found
 
 
@@ -95,23 +97,23 @@ def simple_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[S
     if _operations(target) > seconds * PER_SECOND:
         return []
     if every := _every(target, k):
-        return [averaged(target, labels, k) for labels in every]
+        return [averaged(target, assignment, k) for assignment in every]
     _, profiles = reward_profiles(target)
     chosen = medians(target.chain.initial, profiles, k) if target.rewards is not None else np.arange(k)
     partitions = _partitions(target, k, np.asarray(profiles[:, chosen].argmin(axis=1)))
-    return [averaged(target, labels, k) for labels in _different(partitions + _seeded(target, k))]
+    return [averaged(target, assignment, k) for assignment in _different(partitions + _seeded(target, k))]
 
 
 def metric_averages(target: Target, features: Array, k: int) -> list[SmallModel]:
     """Return averages over classes of k-medoids in the bisimulation metric, from several seeds; always the same."""
     rngs = map(np.random.default_rng, range(SEEDS))
     found = [medoid_partition(features, target.weight, k, rng) for rng in rngs]
-    return [averaged(target, matched_to_costs(target, labels, k), k) for labels in _different(found)]
+    return [averaged(target, matched_to_costs(target, assignment, k), k) for assignment in _different(found)]
 
 
 def _different(partitions: list[Integers]) -> list[Integers]:
     """Return every partition once, however its classes are numbered."""
-    return list({_name(labels): labels for labels in reversed(partitions)}.values())[::-1]
+    return list({_name(assignment): assignment for assignment in reversed(partitions)}.values())[::-1]
 
 
 def _every(target: Target, k: int) -> list[Integers]:
@@ -120,12 +122,12 @@ def _every(target: Target, k: int) -> list[Integers]:
     if k ** (n - 1) > FEW:
         return []
     every = (np.array([0, *rest]) for rest in itertools.product(range(k), repeat=n - 1))
-    return [matched_to_costs(target, labels, k) for labels in every if _in_order(labels)]
+    return [matched_to_costs(target, assignment, k) for assignment in every if _in_order(assignment)]
 
 
-def _in_order(labels: Integers) -> bool:
+def _in_order(assignment: Integers) -> bool:
     """Return whether the classes are numbered in the order of their first states; others are the same partition."""
-    return bool(np.all(labels[1:] <= np.maximum.accumulate(labels)[:-1] + 1))
+    return bool(np.all(assignment[1:] <= np.maximum.accumulate(assignment)[:-1] + 1))
 
 
 def nearest_first(target: Target, models: list[SmallModel], deadline: float = np.inf) -> list[SmallModel]:
@@ -136,7 +138,7 @@ def nearest_first(target: Target, models: list[SmallModel], deadline: float = np
     """
     tol = 0.0 if target.chain.n_states <= DIRECT else LOOSE
     uppers = np.full(len(models), np.inf)
-    averages = np.array([model.labels is not None for model in models])
+    averages = np.array([model.assignment is not None for model in models])
     for n, model in enumerate(models):
         if n and time.monotonic() > deadline:
             break
@@ -162,9 +164,9 @@ def reward_profiles(target: Target) -> tuple[Array | None, Array]:
         return None, discounted(target, np.asarray(target.cost))
     numbers, most = np.unique(target.rewards), REWARDS if target.chain.n_states <= DIRECT else FEWER
     if numbers.size > most:
-        labels = quantiles(target.rewards[:, None], target.weight, most)
+        assignment = quantiles(target.rewards[:, None], target.weight, most)
         order = np.argsort(target.rewards, kind="stable")
-        numbers = np.unique(target.rewards[order][np.unique(labels[order], return_index=True)[1]])
+        numbers = np.unique(target.rewards[order][np.unique(assignment[order], return_index=True)[1]])
     return numbers, discounted(target, np.abs(target.rewards[:, None] - numbers))
 
 
@@ -239,9 +241,9 @@ def _partitions(target: Target, k: int, profiles: Integers) -> list[Integers]:
     return _different([matched_to_costs(target, np.unique(x, return_inverse=True)[1], k) for x in found])
 
 
-def _name(labels: Integers) -> bytes:
+def _name(assignment: Integers) -> bytes:
     """Return a name of the partition, for classes that are numbered in any order."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(assignment, return_index=True, return_inverse=True)
     return first[inverse].tobytes()
 
 
@@ -268,7 +270,7 @@ def _seeded(target: Target, k: int) -> list[Integers]:
         with suppress(ClusterError):  # an empty cluster
             rng = np.random.default_rng(seed)
             found.append(kmeans2(points, min(k, n), minit="++", missing="raise", rng=rng)[1].astype(np.int64))
-    return [np.unique(labels, return_inverse=True)[1] for labels in found]
+    return [np.unique(assignment, return_inverse=True)[1] for assignment in found]
 
 
 def nearest_of(points: Array, centers: Array) -> Integers:
@@ -287,9 +289,9 @@ def _metastable(target: Target, k: int) -> Integers | None:
         return None
 
 
-def _kinetic(target: Target, labels: Integers, k: int) -> Iterator[SmallModel]:
+def _kinetic(target: Target, assignment: Integers, k: int) -> Iterator[SmallModel]:
     """Yield the kinetic model of these classes, if there is one; missing classes become unused states."""
-    mean, (used, inside) = averaged(target, labels, k), np.unique(labels, return_inverse=True)
+    mean, (used, inside) = averaged(target, assignment, k), np.unique(assignment, return_inverse=True)
     try:
         kernel = kinetic_model(target.chain, inside).transition
     except (DiffbisimError, np.linalg.LinAlgError):

@@ -339,8 +339,8 @@ def lloyd(search: DescentRun, rounds: int) -> bool:
     """Average over the classes of the nearest state while the distance decreases; return whether it did at all."""
     gained = False
     for _ in range(rounds):
-        labels = search.result.values.argmin(axis=1)
-        hard = averaged(search.target, labels, len(search.model.initial))
+        assignment = search.result.values.argmin(axis=1)
+        hard = averaged(search.target, assignment, len(search.model.initial))
         if search.over or not search.consider(hard, least=search.floor, cold=True):
             break
         gained = True
@@ -353,24 +353,24 @@ def exchange(search: DescentRun) -> None:
 
     The moves that promise most (:func:`prospects`) are tried first, at most TRIES per state before one succeeds.
     """
-    start = search.model.labels
+    start = search.model.assignment
     if start is None:
         return
-    labels, k, gained = start.copy(), len(search.model.initial), True
+    assignment, k, gained = start.copy(), len(search.model.initial), True
     while gained and not search.over:
-        gained, change = False, prospects(search, labels)
-        for move in np.argsort(change, axis=None, kind="stable")[: math.ceil(TRIES * len(labels))]:
+        gained, change = False, prospects(search, assignment)
+        for move in np.argsort(change, axis=None, kind="stable")[: math.ceil(TRIES * len(assignment))]:
             x, y = divmod(int(move), k)
             if not change[x, y] < np.inf or search.late:
                 break
-            moved = np.where(np.arange(len(labels)) == x, y, labels)
+            moved = np.where(np.arange(len(assignment)) == x, y, assignment)
             if search.consider(averaged(search.target, moved, k), least=search.floor):
-                labels, gained = moved, True
+                assignment, gained = moved, True
                 break
     search.report()
 
 
-def prospects(search: DescentRun, labels: Integers) -> Array:
+def prospects(search: DescentRun, assignment: Integers) -> Array:
     """Return about how much the distance changes if state x moves to class y, ``(n, k)``; infinite if it is there.
 
     To first order, a change of the averaged kernel P costs its product with the gradient, and a change of the start
@@ -378,8 +378,8 @@ def prospects(search: DescentRun, labels: Integers) -> Array:
     the transitions out of x to row y and those into x to column y, and removes them from its present class.
     """
     target, coupling, k = search.target, search.result.coupling, len(search.model.initial)
-    n, kernel, w = len(labels), target.chain.successors.matrix, target.weight + target.weight.max() * 1e-12
-    into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
+    n, kernel, w = len(assignment), target.chain.successors.matrix, target.weight + target.weight.max() * 1e-12
+    into = sparse.csr_array((np.ones(n), assignment, np.arange(n + 1)), shape=(n, k))
     out = np.asarray((sparse.diags_array(w) @ kernel @ into).toarray())  # (n, k) flows from states to classes
     back = np.asarray((into.T @ sparse.diags_array(w) @ kernel).toarray()).T  # (n, k) flows from classes to states
     stay, mass = w * kernel.diagonal(), into.T @ w
@@ -387,7 +387,7 @@ def prospects(search: DescentRun, labels: Integers) -> Array:
     U, one = search.result.values, np.eye(k)
     change = np.full((n, k), np.inf)
     for x in range(n):
-        a, rest = labels[x], np.delete(np.arange(k), labels[x])
+        a, rest = assignment[x], np.delete(np.arange(k), assignment[x])
         shift = one[rest] - one[a]  # (k-1, k)
         F = (into.T @ out)[None] + shift[:, :, None] * out[x]
         F = F + (back[x] + stay[x] * shift)[:, :, None] * shift[:, None, :]
@@ -454,8 +454,8 @@ class Barycenters:
         if self.chain.n_transitions <= groups * n:
             return self.chain.successors, self.U
         V = self.U - self.U.min(axis=1, keepdims=True)
-        labels = _alike(V, int(groups))
-        into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)))
+        assignment = _alike(V, int(groups))
+        into = sparse.csr_array((np.ones(n), assignment, np.arange(n + 1)))
         weight = self.m.sum(axis=1) + NEGLIGIBLE
         costs = np.ascontiguousarray(into.T @ (weight[:, None] * V) / (into.T @ weight)[:, None])
         rows = sparse.csr_array(self.chain.successors.matrix @ into)
@@ -465,15 +465,15 @@ class Barycenters:
 
 def _alike(vectors: Array, groups: int) -> Integers:
     """Return groups of vectors that are near each other in the sup norm: those nearest to one of several far apart."""
-    labels, nearest, last = np.zeros(len(vectors), np.int64), np.full(len(vectors), np.inf), 0
+    assignment, nearest, last = np.zeros(len(vectors), np.int64), np.full(len(vectors), np.inf), 0
     for group in range(groups):
         away = np.abs(vectors - vectors[last]).max(axis=1)
-        labels[away < nearest] = group
+        assignment[away < nearest] = group
         nearest = np.minimum(nearest, away)
         last = int(nearest.argmax())
         if not nearest[last] > 0:
             break
-    return labels
+    return assignment
 
 
 def _carrying(w: Array, share: float, most: int) -> Integers:

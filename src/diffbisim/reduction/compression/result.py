@@ -73,9 +73,9 @@ class CompressResult:
         return self.distance.decoder
 
     @property
-    def labels(self) -> NDArray[np.intp]:
+    def assignment(self) -> NDArray[np.intp]:
         """Hard encoder, shape ``(n_X,)``, by the classes if there are any, otherwise by the optimal coupling."""
-        return self.distance.labels if self.classes is None else self.classes
+        return self.distance.assignment if self.classes is None else self.classes
 
     def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
         """Write an interactive HTML page; see :meth:`DistanceResult.explore`."""
@@ -133,7 +133,7 @@ class CompressResult:
         """
         problem = self.distance.problem
         target = Target(problem.x, problem.discount, cost=problem.cost)  # the rewards, numbers or vectors, are known
-        model = averaged(target, self.labels, self.chain.n_states)
+        model = averaged(target, self.assignment, self.chain.n_states)
         return MarkovChain(model.transition, initial=model.initial, rewards=self.chain.rewards, lag=problem.x.lag)
 
     @lazy

@@ -199,7 +199,7 @@ def compress(
     Returns
     -------
     CompressResult
-        ``chain``, ``encoder``, ``decoder``, ``labels``, the certified ``distance``, ``history`` and ``status``.
+        ``chain``, ``encoder``, ``decoder``, ``assignment``, the certified ``distance``, ``history`` and ``status``.
 
     Warns
     -----
@@ -218,7 +218,7 @@ def compress(
     >>> small = compress(block_chain(), n_states=5)
     >>> small.distance.upper <= 1e-6
     True
-    >>> small.labels.reshape(5, 5).std(axis=1).max()
+    >>> small.assignment.reshape(5, 5).std(axis=1).max()
     0.0
     """
     began = time.monotonic()
@@ -288,7 +288,7 @@ def _compress(shared: "SharedTarget", n_states: int, discount: float, options: O
             "rng": options.rng, "restarts": restarts, "max_steps": max_steps, "starts": list(options.starts),
             "tol": float(options.tol), "model": options.model,
         })  # fmt: skip
-    target, labels = shared.merged(discount, cost, options.tol)
+    target, assignment = shared.merged(discount, cost, options.tol)
     heats = _heats(target, options.model)
     notes = SearchCheckpoint.of(file, clock.limited, len(heats))
     whole = Target(X, discount, numbers(X.rewards) if cost is None else None, cost, options.tol)
@@ -304,8 +304,8 @@ def _compress(shared: "SharedTarget", n_states: int, discount: float, options: O
         paid = small.rewards.reshape(k, *X.rewards.shape[1:])
     Y = MarkovChain(small.transition, initial=small.initial, rewards=paid, lag=X.lag)
     problem = Problem.make(X, Y, "reward" if learned else cost, discount)
-    classes = None if options.model == "nearest" or small.labels is None else small.labels[labels]
-    certified = _certified(problem, best.table[labels], options.tol, clock)
+    classes = None if options.model == "nearest" or small.assignment is None else small.assignment[assignment]
+    certified = _certified(problem, best.table[assignment], options.tol, clock)
     found = CompressResult(Y, certified, history, options.model, options.lag, classes)
     if found.remark:
         warn(found.remark, UserWarning)
@@ -418,9 +418,9 @@ def _merged(X: MarkovChain, discount: float, cost: Array | None, tol: float) -> 
     classes = lump(X) if cost is None else lump(X, key=[row.tobytes() for row in cost + 0.0])
     chain = X if classes.n_states == X.n_states else classes.chain
     if cost is None:
-        return Target(chain, discount, rewards=numbers(chain.rewards), tol=tol), classes.labels
-    first = np.unique(classes.labels, return_index=True)[1]
-    return Target(chain, discount, cost=np.ascontiguousarray(cost[first]), tol=tol), classes.labels
+        return Target(chain, discount, rewards=numbers(chain.rewards), tol=tol), classes.assignment
+    first = np.unique(classes.assignment, return_index=True)[1]
+    return Target(chain, discount, cost=np.ascontiguousarray(cost[first]), tol=tol), classes.assignment
 
 
 def _started(Y: MarkovChain, k: int, number: int, learned: bool, X: MarkovChain) -> SmallModel:
@@ -539,9 +539,9 @@ class StartingPoints:
         except InvalidChain:
             return None
 
-    def _aligned(self, labels: NDArray[np.int64]) -> SmallModel:
+    def _aligned(self, assignment: NDArray[np.int64]) -> SmallModel:
         """Return the averaged model of these classes, numbered to match given costs."""
-        return averaged(self.target, matched_to_costs(self.target, labels, self.k), self.k)
+        return averaged(self.target, matched_to_costs(self.target, assignment, self.k), self.k)
 
 
 class SearchRound(NamedTuple):
@@ -726,7 +726,7 @@ def _run(target: Target, job: Job) -> DescentOutcome | None:
             return None
         search.begin(exactly=before in EXACTLY)
         first = DescentOutcome(model, search.values[:1], search.result.values, search.result.upper, True)
-        averaging = before == "average" or (before == "simple" and model.labels is not None)
+        averaging = before == "average" or (before == "simple" and model.assignment is not None)
         lloyd(search, heat.rounds if averaging else 0)
         if heat.moves or (before == "simple" and target.chain.n_states <= SMALL):
             exchange(search)
@@ -843,9 +843,11 @@ def compress_sweep(
 
 def _coarser(shared: SharedTarget, found: CompressResult) -> NDArray[np.int64]:
     """Return the classes of a result for the states of the merged chain."""
-    target, labels = shared.merged(found.distance.discount, None, 0.0)
-    first = np.unique(labels, return_index=True)[1]
-    return np.asarray(found.labels)[first] if target.chain.n_states < labels.size else np.asarray(found.labels)
+    target, assignment = shared.merged(found.distance.discount, None, 0.0)
+    first = np.unique(assignment, return_index=True)[1]
+    return (
+        np.asarray(found.assignment)[first] if target.chain.n_states < assignment.size else np.asarray(found.assignment)
+    )
 
 
 def _padded(chain: MarkovChain, k: int) -> MarkovChain:

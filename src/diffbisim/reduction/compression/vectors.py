@@ -46,13 +46,17 @@ def vector_candidates(target: Target, whole: Target, k: int, seconds: float = np
     if not found:
         return []
     frozen = replace(found[0], rewards=chosen)
-    return [frozen, *_averages(target, [m.labels for m in found if m.labels is not None], k), *_kinetic(whole, k)]
+    return [
+        frozen,
+        *_averages(target, [m.assignment for m in found if m.assignment is not None], k),
+        *_kinetic(whole, k),
+    ]
 
 
 def vector_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[SmallModel]:
     """Return the aggregates only."""
     found = simple_aggregates(_with_vectors(target, frozen_vectors(target, k, seconds)), k, seconds)
-    return _averages(target, [m.labels for m in found if m.labels is not None], k) if found else []
+    return _averages(target, [m.assignment for m in found if m.assignment is not None], k) if found else []
 
 
 def frozen_vectors(target: Target, k: int, seconds: float = np.inf) -> Array:
@@ -60,8 +64,8 @@ def frozen_vectors(target: Target, k: int, seconds: float = np.inf) -> Array:
     seen, n = np.asarray(target.rewards), target.chain.n_states
     vectors, most = np.unique(seen, axis=0), REWARDS if n <= DIRECT else FEWER
     if len(vectors) > most:
-        labels = quantiles(seen, target.weight, most)
-        vectors = seen[np.unique(labels, return_index=True)[1]]
+        assignment = quantiles(seen, target.weight, most)
+        vectors = seen[np.unique(assignment, return_index=True)[1]]
     steps = 1.0 if n <= DIRECT else -7 / np.log(target.discount)
     if n * len(vectors) * (k + steps) * k > min(WORK, seconds * PER_SECOND):
         return centers(seen, k)
@@ -106,7 +110,7 @@ def _averages(target: Target, partitions: list[Integers], k: int) -> list[SmallM
     both = np.hstack([seen / (np.ptp(seen) or 1.0), value / (np.ptp(value) or 1.0)])
     more = [nearest_of(points, centers(points, k)) for points in (seen, value, both) if n <= DIRECT]
     more += [quantiles(points, target.weight, k) for points in (seen, value)]
-    return [averaged(target, np.unique(labels, return_inverse=True)[1], k) for labels in [*partitions, *more]]
+    return [averaged(target, np.unique(assignment, return_inverse=True)[1], k) for assignment in [*partitions, *more]]
 
 
 def _kinetic(target: Target, k: int) -> list[SmallModel]:

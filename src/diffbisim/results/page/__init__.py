@@ -138,7 +138,7 @@ def _of_chains(d: Any) -> DistanceResult:
 
 
 def _same_states(d: DistanceResult) -> bool:
-    return d.problem.shape[0] == d.problem.shape[1] and d.problem.x.labels == d.problem.y.labels
+    return d.problem.shape[0] == d.problem.shape[1] and d.problem.x.names == d.problem.y.names
 
 
 # --- groups --------------------------------------------------------------------------------------------------------
@@ -179,14 +179,14 @@ def _side(chain: MarkovChain, groups: Groups, visits: Floats, paid: Floats) -> J
     """Return the data of one chain by group."""
     members: list[list[str]] = [[] for _ in range(groups.sums.shape[0])]
     for k in np.argsort(-visits, kind="stable"):
-        members[groups.of[k]].append(str(chain.label(int(k))))
+        members[groups.of[k]].append(str(chain.name_of(int(k))))
     P = groups.means @ chain.successors.matrix @ groups.sums.T
     return {
         "n": chain.n_states,
         "transitions": chain.n_transitions,
         "members": [names[:MEMBERS] for names in members],
         "sizes": [len(names) for names in members],
-        "states": {str(chain.label(k)): int(groups.of[k]) for k in range(chain.n_states)},
+        "states": {str(chain.name_of(k)): int(groups.of[k]) for k in range(chain.n_states)},
         "visits": _round(groups.sums @ visits),
         "paid": _round(groups.sums @ paid),
         "start": _round(groups.sums @ chain.initial),
@@ -219,14 +219,14 @@ def _pairs(d: DistanceResult, paid: Floats, x: Groups, y: Groups) -> list[Json]:
         if paid[i, j] <= 0:
             break
         row = {
-            "x": str(X.label(i)), "y": str(Y.label(j)), "i": int(x.of[i]), "j": int(y.of[j]),
+            "x": str(X.name_of(i)), "y": str(Y.name_of(j)), "i": int(x.of[i]), "j": int(y.of[j]),
             "paid": paid[i, j], "visits": d.occupancy[i, j], "cost": d.problem.cost[i, j],
         }  # fmt: skip
         if rank < PLANS:
             plan = sparse.coo_array(d.coupling.plan(i, j))
             largest = np.argsort(-plan.data, kind="stable")[:MOVES]
             (to_x, to_y), mass = plan.coords, plan.data
-            row["next"] = [[str(X.label(int(to_x[k]))), str(Y.label(int(to_y[k]))), mass[k]] for k in largest]
+            row["next"] = [[str(X.name_of(int(to_x[k]))), str(Y.name_of(int(to_y[k]))), mass[k]] for k in largest]
             row["others"] = max(len(mass) - MOVES, 0)
         found.append(row)
     return found

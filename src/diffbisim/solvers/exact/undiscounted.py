@@ -68,34 +68,34 @@ OCCUPANCY = 1e-14
 class Recurrence(NamedTuple):
     """The recurrent states of a chain."""
 
-    label: Integers  # (n,) closed class of each state, -1 if transient
+    class_of: Integers  # (n,) closed class of each state, -1 if transient
     phase: Integers  # (n,) time modulo the period of its class
     period: Integers  # (classes,)
 
     @property
     def recurrent(self) -> Mask:
         """Whether each state is recurrent, (n,)."""
-        return self.label >= 0
+        return self.class_of >= 0
 
     @classmethod
     def of(cls, chain: MarkovChain) -> "Recurrence":
         """Build from the possible transitions, whatever their probabilities."""
-        classes, label = chain.recurrent_classes, np.full(chain.n_states, -1)
+        classes, class_of = chain.recurrent_classes, np.full(chain.n_states, -1)
         for k, states in enumerate(classes):
-            label[states] = k
+            class_of[states] = k
         steps = fewest_steps(chain.successors.matrix, np.array([states[0] for states in classes]))
         period = np.array(chain.periods)
-        return cls(label, np.where(label >= 0, steps, 0.0).astype(np.int64) % period[label], period)
+        return cls(class_of, np.where(class_of >= 0, steps, 0.0).astype(np.int64) % period[class_of], period)
 
 
 def pair_classes(x: Recurrence, y: Recurrence) -> Integers:
     """Return the closed class of every flat pair, -1 for pairs with a transient state."""
     both = np.gcd.outer(x.period, y.period)
     first = np.cumsum(both.ravel()).reshape(both.shape) - both
-    classes = np.ix_(x.label, y.label)
-    label = first[classes] + np.subtract.outer(x.phase, y.phase) % both[classes]
-    label[~np.logical_and.outer(x.recurrent, y.recurrent)] = -1
-    return np.asarray(label.ravel(), dtype=np.int64)
+    classes = np.ix_(x.class_of, y.class_of)
+    class_of = first[classes] + np.subtract.outer(x.phase, y.phase) % both[classes]
+    class_of[~np.logical_and.outer(x.recurrent, y.recurrent)] = -1
+    return np.asarray(class_of.ravel(), dtype=np.int64)
 
 
 class Leaving(NamedTuple):

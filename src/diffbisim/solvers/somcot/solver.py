@@ -410,7 +410,7 @@ def empirical(side: Seen, frame: MarkovChain) -> MarkovChain:
     """Return the empirical chain of a stream; a state without an observed successor gets a self-loop."""
     P = _closed(kernel(side))
     dense = P.shape[0] <= 64 or P.nnz > 0.25 * P.shape[0] ** 2
-    return MarkovChain(P.toarray() if dense else P, initial=frame.initial, rewards=frame.rewards, labels=frame.labels)
+    return MarkovChain(P.toarray() if dense else P, initial=frame.initial, rewards=frame.rewards, names=frame.names)
 
 
 def _closed(P: sparse.csr_array) -> sparse.csr_array:
