@@ -252,7 +252,7 @@ def scale(before=None, seeds=(201, 202), kinds=tuple(SCALE)):
 def huge(n=100_000, k=20, restarts=2):
     X = db.examples.random_sparse_chain(n, 4, 101)
     began = time.process_time()
-    found = db.compress(X, k, restarts=restarts, max_steps=3, tol=1e-4)
+    found = db.compress(X, k, restarts=restarts, max_iterations=3, tol=1e-4)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{n} states to {k}: {time.process_time() - began:.0f} s of processor time, {peak:.1f} GB, "
           f"{found.distance.lower:.5f} <= d <= {found.distance.upper:.5f}", flush=True)  # fmt: skip

@@ -68,12 +68,14 @@ def samples() -> dict[str, Sample]:
         "sinkhorn": _quiet(X, Y, solver="sinkhorn-policy"),
         "entropic": db.distance(X, Y, discount=0.8, solver=SinkhornPolicy(epsilon=0.5)),
         "lp": db.distance(X, Y, solver="lp"),
-        "somcot": db.distance(X, Y, discount=0.8, solver=Somcot(steps=200)),
+        "somcot": db.distance(X, Y, discount=0.8, solver=Somcot(max_iterations=200)),
         "followed": Follow(Exact()).solve(start.problem, warm=start),
     }
     learner = db.distance(X, mdp.induced_chain(policy), solver=Exact())
     history = ({"value": 1.0, "step": 0.5},)
-    results["fit"] = FitResult(Y, start, {"logits": np.ones((4, 4))}, None, Status.STEPS, history, {"pivots": 3})
+    results["fit"] = FitResult(
+        Y, start, {"logits": np.ones((4, 4))}, None, Status.ITERATIONS_OF_FIT, history, {"pivots": 3}
+    )
     results["compression"] = CompressResult(Y, start, history)
     results["imitation"] = ImitationResult(policy, learner, history, mdp, Status.ITERATIONS)
     found = [
@@ -242,7 +244,7 @@ def use_result(path, rng):
 
 def go_on(result):
     """A short solve from a result, by a solver of its own kind."""
-    solvers = {"somcot": Somcot(steps=result.iterations + 5), "lp": Exact(max_iterations=2)}
+    solvers = {"somcot": Somcot(max_iterations=result.iterations + 5), "lp": Exact(max_iterations=2)}
     solvers["sinkhorn-policy"] = SinkhornPolicy(max_iterations=2)
     solver = solvers.get(result.solver, Exact(max_iterations=2, reachable=not result.coupling.complete))
     if result.solver == "somcot" and result.iterations > 10_000:

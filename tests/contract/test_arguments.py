@@ -40,7 +40,7 @@ ENDS = [
 M, N = (db.MDP(RNG.dirichlet(np.ones(4), size=(2, 4)), rewards=RNG.random((4, 2))) for _ in range(2))
 TIMED = [db.TimedChain.repeat(chain, 3) for chain in (X, Y)]
 STEPS = [db.Transitions.from_trajectories([chain.sample(30, rng=k) for k in range(4)], states=5) for chain in (X, Y)]
-SAMPLED = db.solvers.Somcot(steps=20, rng=0)
+SAMPLED = db.solvers.Somcot(max_iterations=20, rng=0)
 HALVES = np.array([[0.5, 0.5], [0.25, 0.75]])
 GAP = np.array([[1, 3], [0, 0]])  # counts; state 1 was never left
 
@@ -140,12 +140,12 @@ DISTANCE = {
     }),
     "samples": (lambda _, **o: db.distance(*STEPS, **{"cost": "indicator", "solver": SAMPLED, **o}), {
         "cost": (RNG.random((5, 5)), CHANGES), "discount": (0.5, CHANGES),
-        "solver": (db.solvers.Somcot(steps=30, rng=0), CHANGES), "tol": (0.1, refuses("has no tol")),
+        "solver": (db.solvers.Somcot(max_iterations=30, rng=0), CHANGES), "tol": (0.1, refuses("has no tol")),
         "criterion": ("average", refuses("from samples only the discounted distance")),
         "horizon": (2, refuses("horizon is for known chains")), "weights": ([1], refuses("weights is for known")),
         "terminal": (np.eye(5), refuses("terminal is for known")), "actions": ("lax", refuses("actions is for known")),
         "lump": (True, refuses("without lump")), "callback": (None, CALLED),
-        "warm": (db.distance(*STEPS, cost="indicator", solver=db.solvers.Somcot(steps=20, rng=1)), CHANGES),
+        "warm": (db.distance(*STEPS, cost="indicator", solver=db.solvers.Somcot(max_iterations=20, rng=1)), CHANGES),
     }),
 }  # fmt: skip
 

@@ -133,7 +133,7 @@ SEARCH = {  # of compress, in every mode that searches
     "callback": honored(lambda path: Log(), len),
     "checkpoint": honored(lambda path: path / "run.npz", lambda file: file.exists()),
     "time_limit": changes(1e-3),
-    "max_steps": changes(0),
+    "max_iterations": changes(0),
 }
 ABSTRACT = {  # of abstract, where there is a search
     "discount": changes(0.3),
@@ -172,7 +172,7 @@ ALL_PAIRS = {
     "progress": honored(lambda path: Log(), len),
 }
 ALWAYS, MIXED = np.zeros(7, int), np.arange(7) % 2
-SOMCOT = db.solvers.Somcot(steps=50, rng=1)
+SOMCOT = db.solvers.Somcot(max_iterations=50, rng=1)
 SIMILAR = {
     "other": changes(db.MDP(rng.dirichlet(np.ones(7), (2, 7)), rewards=rng.random((7, 2))), policy_y=MIXED),
     "policy_x": changes(ALWAYS, policy_y=MIXED),
@@ -223,7 +223,7 @@ MODES = {
             "rng": unused(1),
             "progress": unused(True),
             "restarts": refused(2),
-            "max_steps": refused(3),
+            "max_iterations": refused(3),
             "starts": refused([SMALL]),
             "time_limit": refused(9.0),
             "executor": refused(Pool()),
@@ -334,7 +334,7 @@ MODES = {
         {
             "cost": changes(rng.random((6, 6))),
             "discount": changes(0.5),
-            "solver": changes(db.solvers.Somcot(steps=50, rng=2)),
+            "solver": changes(db.solvers.Somcot(max_iterations=50, rng=2)),
             "tol": refused(0.1),
             "criterion": refused("average"),
             "horizon": refused(3),
@@ -409,7 +409,7 @@ MODES = {
 MODES |= {
     "fit": (
         fresh_fit,
-        {"target": CHAIN, "kernel": "logits", "steps": 8},
+        {"target": CHAIN, "kernel": "logits", "max_iterations": 8},
         fitted,
         {
             "cost": changes("indicator"),
@@ -418,13 +418,13 @@ MODES |= {
             "rewards": changes(rng.random(6)),
             "solver": changes("sinkhorn-policy", tol=0.01),
             "tol": changes(0.3),
-            "attainable": changes(True, kernel="small", rewards=np.arange(3.0), steps=60),
+            "attainable": changes(True, kernel="small", rewards=np.arange(3.0), max_iterations=60),
             "optimizer": changes(lambda p: torch_of().optim.SGD(p, 0.1)),
             "scheduler": refused(print),
             "loop": changes("single"),
             "warm": changes(False),
             "inner_gap": changes(0.0),
-            "restarts": changes(0, kernel="small", rewards=np.arange(3.0), steps=60),
+            "restarts": changes(0, kernel="small", rewards=np.arange(3.0), max_iterations=60),
             "unseen": changes("uniform", target=GAPS, usual="self-loop", rewards=np.arange(3.0), kernel="small"),
             "criterion": changes("average"),
             "horizon": changes(4),

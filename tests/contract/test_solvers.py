@@ -194,7 +194,7 @@ SOLVERS = {
     "entropic-value": Solver(
         partial(SinkhornValue, epsilon=EPSILON), ONE, LATE, threads=True, soft=True, table=1e-8, slope=1e-6
     ),
-    "somcot": Solver(partial(Somcot, steps=300), {"steps": 1}, LATE, estimate=True),
+    "somcot": Solver(partial(Somcot, max_iterations=300), {"max_iterations": 1}, LATE, estimate=True),
     "follow": Solver(lambda **how: Follow(Exact(**how)), stops=False, reachable=True, threads=True, estimate=True),
 }
 

@@ -345,7 +345,8 @@ def test_hidden_states_are_compared_nowhere_by_number(tmp_path):
         lambda: db.pairwise([P, chain], "indicator"), lambda: db.estimate(data, chain, "indicator", replicates=20),
         lambda: db.power(P, chain, "indicator", episodes=4, length=3), lambda: db.imitate(mdp, chain),
         lambda: db.distance(chain, P, "indicator", solver="somcot"),
-        lambda: db.fit(chain, db.kernels.Softmax(3), cost="indicator", steps=1), lambda: db.distance(chain, chain),
+        lambda: db.fit(chain, db.kernels.Softmax(3), cost="indicator", max_iterations=1),
+        lambda: db.distance(chain, chain),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises((db.InvalidCost, db.InvalidArgument, db.InvalidData), match="hidden states, whose numbers"):

@@ -292,6 +292,6 @@ def test_planning_and_identification_go_by_name():
     found = optimal_policy(mdp, 0.1, table.loc[["b", "c", "a"], ["move", "stay"]])
     assert np.array_equal(found, [1, 0, 1])
     data = db.Transitions.from_trajectories([["a", "b", "c", "b", "a", "b"]])
-    options = {"replicates": 0, "steps": 3}
+    options = {"replicates": 0, "max_iterations": 3}
     fits = [db.identify(data, rewards=rewards, **options).fit.distance.value for rewards in (r, turned)]
     assert fits[0] == fits[1]

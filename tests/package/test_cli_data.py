@@ -312,14 +312,14 @@ def test_fit_finds_the_chain(folder, kernel, tol):
     assert report["upper"] <= 3 * tol + 1e-9  # tol times the largest cost
     if kernel == "full":  # what the library finds, to the last digit
         chain = db.read_chain("b.npz")
-        same = db.fit(chain, db.kernels.Softmax(chain.n_states, rng=0), tol=tol, steps=200)
+        same = db.fit(chain, db.kernels.Softmax(chain.n_states, rng=0), tol=tol, max_iterations=200)
         assert report["upper"] == pytest.approx(same.distance.upper, abs=1e-12)
 
 
 def test_fit_not_converged_has_its_own_code(folder):
-    out, err = run("fit", "b.npz", "--steps", 2, "--json", "--output", "fitted.npz", code=3)
+    out, err = run("fit", "b.npz", "--max-iterations", 2, "--json", "--output", "fitted.npz", code=3)
     assert json.loads(out)["converged"] is False
-    assert err.startswith("diffbisim: not converged. Stopped after --steps: raise --steps, or")
+    assert err.startswith("diffbisim: not converged. Stopped after --max-iterations: raise --max-iterations, or")
     assert db.read_chain("fitted.npz").n_states == 4  # what was reached is there
 
 
@@ -339,7 +339,7 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
         return {name: told[name] for name in ("distance", "lower", "upper", "iterations")}
 
     fit = ("fit", "b.npz", "--kernel", "masked", "--tol", 1e-2)
-    report(*fit, "--steps", 2, "--checkpoint", "f.npz", code=3)
+    report(*fit, "--max-iterations", 2, "--checkpoint", "f.npz", code=3)
     assert report(*fit, "--checkpoint", "f.npz") == report(*fit)
     imitate = ("imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv")
     report(*imitate, "--max-iterations", 2, "--checkpoint", "i.npz", code=3)

@@ -57,7 +57,7 @@ def test_strata_of_several_groups():
     ({"a": walks(0, 1), "b": db.examples.drift_walk(0.0, 5)}, {}, r"groups\['b'\] is a MarkovChain; give Transitions"),
     ({"a": data(0, 1), "b": db.Transitions.from_trajectories([[0, 1]] * 5)}, {}, "have different states"),
     ({"a": walks(0, 1), "b": walks(0, 2)}, {"permutations": 5}, "permutations is 5"),
-    ({"a": walks(0, 1), "b": walks(0, 2)}, {"confidence": 3}, "confidence is 3"),
+    ({"a": walks(0, 1), "b": walks(0, 2)}, {"alpha": 3}, "alpha is 3"),
     ({"a": walks(0, 1), "b": walks(0, 2)}, {"cost": np.ones((5, 5))}, "zero between equal states"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_named(groups, how, message):

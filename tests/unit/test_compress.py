@@ -125,7 +125,7 @@ def test_history_falls_and_result_is_its_least():
 
 def test_same_answer_with_any_number_of_workers():
     X = db.examples.random_chain(8, 5)
-    how = {"restarts": 4, "rng": 7, "max_steps": 6}
+    how = {"restarts": 4, "rng": 7, "max_iterations": 6}
     alone = db.compress(X, 3, **how)
     for workers in (1, 4):
         with ThreadPoolExecutor(workers) as executor:
@@ -169,7 +169,7 @@ def test_a_saved_compression_comes_back_bit_for_bit(table, tmp_path):
     plain = random_blocks(3)[0]
     X = db.MarkovChain(plain.transition, rewards=plain.rewards, names=[f"s{k}" for k in range(25)])
     cost = np.abs(np.subtract.outer(X.rewards, [0.0, 1.5, 4.0])) if table else "reward"
-    small = db.compress(X, 3, cost=cost, restarts=2, max_steps=5)
+    small = db.compress(X, 3, cost=cost, restarts=2, max_iterations=5)
     small.save(tmp_path / "small.npz")
     back = db.load(tmp_path / "small.npz")
     assert type(back) is type(small)
@@ -285,7 +285,7 @@ def test_profiles_of_large_chains_are_sums_over_steps(monkeypatch):
     numbers, profiles = candidates.reward_profiles(target)
     assert profiles.shape == (30, numbers.size)
     assert set(numbers) <= set(X.rewards)
-    assert db.compress(X, 3, 0.9, restarts=1, max_steps=2).distance.converged
+    assert db.compress(X, 3, 0.9, restarts=1, max_iterations=2).distance.converged
 
 
 @each(seed=range(4))
@@ -298,7 +298,7 @@ def test_given_costs_and_rewards_are_no_farther_than_the_frozen_chain(seed):
     for given in ({"cost": cost}, {"rewards": [0.2, 0.5, 0.8]}, {"cost": lambda x, y, cost=cost: cost}):
         c = np.abs(np.subtract.outer(X.rewards, given["rewards"])) if "rewards" in given else cost
         profiles = 0.1 * np.linalg.solve(np.eye(9) - 0.9 * sticky.transition, c)
-        found = db.compress(sticky, 3, 0.9, restarts=1, max_steps=0, **given)
+        found = db.compress(sticky, 3, 0.9, restarts=1, max_iterations=0, **given)
         assert found.distance.value <= sticky.initial @ profiles.min(axis=1) + 1e-7
 
 
@@ -463,7 +463,7 @@ def test_no_average_over_clusters_of_rewards_and_values_is_nearer():
     tried = [kmeans2(points, k, minit="++", rng=np.random.default_rng([7, seed]))[1] for seed in range(20)]
     best = min(db.aggregate(X, np.unique(assignment, return_inverse=True)[1]).distance.value for assignment in tried)
     for model in ("nearest", "aggregate"):
-        assert db.compress(X, k, model=model, restarts=1, max_steps=5).distance.value <= 1.001 * best
+        assert db.compress(X, k, model=model, restarts=1, max_iterations=5).distance.value <= 1.001 * best
 
 
 def test_prospects_of_moves_are_first_order_changes():

@@ -36,7 +36,7 @@ RUNS = {
     "lp": {"solver": "lp"},
     "sinkhorn": {"solver": "sinkhorn-policy", "tol": 1e-4},
     "entropic": {"solver": SinkhornPolicy(epsilon=0.3)},
-    "somcot": {"solver": Somcot(steps=300)},
+    "somcot": {"solver": Somcot(max_iterations=300)},
 }
 
 
@@ -227,12 +227,12 @@ def somcot_change(name, at, value):
     ],
 )
 def test_a_run_that_cannot_go_on(tmp_path, change, message):
-    result = db.distance(X, Y, discount=0.9, solver=Somcot(steps=100))
+    result = db.distance(X, Y, discount=0.9, solver=Somcot(max_iterations=100))
     refused(saved(result, tmp_path / "r.npz", change), message)
 
 
 def test_a_transition_that_was_never_seen_is_not_pending(tmp_path):
-    result = db.distance(X, Y, discount=0.9, solver=Somcot(steps=100))
+    result = db.distance(X, Y, discount=0.9, solver=Somcot(max_iterations=100))
 
     def change(arrays):
         arrays["state.pending0.1"][0], arrays["state.pending0.2"][0] = 0, 2
@@ -242,7 +242,7 @@ def test_a_transition_that_was_never_seen_is_not_pending(tmp_path):
 
 @pytest.mark.parametrize("name", ["seed", "Generator", "RandomState", "bytes", "__class__", 3, None])
 def test_a_file_names_no_function_of_numpy(tmp_path, name):
-    result = db.distance(X, Y, discount=0.9, solver=Somcot(steps=100))
+    result = db.distance(X, Y, discount=0.9, solver=Somcot(max_iterations=100))
     before = np.random.get_state()[1].copy()  # noqa: NPY002
 
     def change(arrays):
@@ -257,10 +257,13 @@ def test_a_file_names_no_function_of_numpy(tmp_path, name):
 @pytest.mark.parametrize("kind", [np.random.MT19937, np.random.Philox, np.random.SFC64, np.random.PCG64DXSM])
 def test_runs_with_any_generator_go_on_from_a_file(tmp_path, kind):
     options = {"discount": 0.9}
-    whole = db.distance(X, Y, solver=Somcot(steps=150, rng=np.random.Generator(kind(3))), **options)
-    part = db.distance(X, Y, solver=Somcot(steps=100, rng=np.random.Generator(kind(3))), **options)
+    whole = db.distance(X, Y, solver=Somcot(max_iterations=150, rng=np.random.Generator(kind(3))), **options)
+    part = db.distance(X, Y, solver=Somcot(max_iterations=100, rng=np.random.Generator(kind(3))), **options)
     part.save(tmp_path / "r.npz")
-    assert db.distance(X, Y, solver=Somcot(steps=150), warm=db.load(tmp_path / "r.npz"), **options).value == whole.value
+    assert (
+        db.distance(X, Y, solver=Somcot(max_iterations=150), warm=db.load(tmp_path / "r.npz"), **options).value
+        == whole.value
+    )
 
 
 def test_bounds_of_large_results_are_verified_on_request_and_otherwise_not_used(tmp_path):
@@ -315,7 +318,7 @@ def test_no_result_is_too_large_to_be_caught(tmp_path, monkeypatch, name):
 
 
 def test_results_built_on_a_distance_that_is_not_verified_say_so(tmp_path, monkeypatch):
-    fit = db.fit(X, db.kernels.Softmax(3), steps=2, tol=10.0)
+    fit = db.fit(X, db.kernels.Softmax(3), max_iterations=2, tol=10.0)
     small = db.compress(X, 2, restarts=1)
     policy = db.imitate(MDPS[0], MDPS[0].induced_chain([0, 1]), max_iterations=2)
     assert fit.converged

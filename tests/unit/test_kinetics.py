@@ -226,7 +226,7 @@ def test_a_saved_kinetic_model_comes_back(tmp_path):
 def test_a_sweep_finds_its_landmarks_once_and_never_rises(monkeypatch):
     calls, real = [], compression.landmark_distances
     monkeypatch.setattr(compression, "landmark_distances", lambda *given: calls.append(1) or real(*given))
-    sweep = db.compress_sweep(db.examples.random_chain(14, 2), (2, 3, 5), restarts=2, max_steps=5)
+    sweep = db.compress_sweep(db.examples.random_chain(14, 2), (2, 3, 5), restarts=2, max_iterations=5)
     assert len(calls) == 1
     assert (np.diff(sweep.values) <= 1e-8).all()
 

@@ -68,7 +68,7 @@ ACTED = db.Transitions.from_pairs([0, 1], [1, 0], actions=[0, 1])
         (lambda: db.compress(X, 1, time_limit="long"), "time_limit is 'long'; give seconds"),
         (lambda: db.compress_sweep(X, 5), "sizes is 5; give numbers of states"),
         (lambda: db.compress_sweep(X, [1], restart=2), "compress_sweep has no option 'restart'; it has: .* restarts"),
-        (lambda: db.fit(X, db.kernels.Softmax(2), steps=-1), "steps is -1"),
+        (lambda: db.fit(X, db.kernels.Softmax(2), max_iterations=-1), "max_iterations is -1"),
         (lambda: db.fit(X, db.kernels.Softmax(2), every=0), "every is 0"),
         (lambda: db.fit(X, db.kernels.Softmax(2), inner_gap=-1), "inner_gap is -1"),
         (lambda: db.kernels.Softmax(2, logits=np.zeros((2, 3))), r"shape \(2, 3\); this kernel needs shape \(2, 2\)"),

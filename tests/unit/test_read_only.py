@@ -28,7 +28,7 @@ SOLVERS = {
     "lp": db.solvers.LinearProgram(),
     "sinkhorn": SinkhornPolicy(tol=0.1),
     "entropic": SinkhornPolicy(epsilon=0.3, tol=0.1),
-    "somcot": Somcot(steps=200, rng=0),
+    "somcot": Somcot(max_iterations=200, rng=0),
 }
 
 

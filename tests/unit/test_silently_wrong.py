@@ -64,7 +64,7 @@ def test_compression_is_no_farther_than_the_chain_that_never_moves():
         float(X.initial @ profiles[:, rewards].min(axis=1)) for rewards in map(list, combinations(range(40), 3))
     )
     frozen_chain = db.MarkovChain(np.eye(3), initial=[1, 0, 0], rewards=[0, 0, 0])
-    for options in ({}, {"max_steps": 0}, {"starts": [frozen_chain]}):
+    for options in ({}, {"max_iterations": 0}, {"starts": [frozen_chain]}):
         found = db.compress(X, 3, discount, restarts=1, **options)
         assert found.distance.upper <= frozen + 1e-8 * found.distance.problem.scale
     sweep = db.compress_sweep(X, (2, 3), discount, restarts=1)
@@ -92,7 +92,7 @@ def test_vectors_are_compressed_and_aggregated_like_numbers():
     one = db.MarkovChain(mixed, initial=uniform, rewards=[0] * 9 + [10])
     two = db.MarkovChain(mixed, initial=uniform, rewards=[[0, 0]] * 9 + [[10, 0]])
     obvious = db.MarkovChain([[1.0]], rewards=[[0, 0]])
-    for options in ({}, {"starts": [obvious], "max_steps": 0}, {"model": "aggregate"}, {"model": "kinetic"}):
+    for options in ({}, {"starts": [obvious], "max_iterations": 0}, {"model": "aggregate"}, {"model": "kinetic"}):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             assert db.compress(two, 1, **options).distance.value == pytest.approx(1.0, abs=1e-6)
@@ -182,8 +182,8 @@ def test_a_fit_refuses_what_it_does_not_use_and_keeps_the_lag():
     ]
     for options, message in unused:
         with pytest.raises(db.DiffbisimError, match=message):
-            db.fit(target, db.kernels.Softmax(2), steps=2, **options)
-    assert db.fit(target, db.kernels.Softmax(2), steps=2).chain.lag == 20
+            db.fit(target, db.kernels.Softmax(2), max_iterations=2, **options)
+    assert db.fit(target, db.kernels.Softmax(2), max_iterations=2).chain.lag == 20
 
 
 # --- searches: abstract and imitate ---------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def test_compression_is_no_farther_than_its_starts():
     X = chains()[0]
     start = db.compress(X, 2, restarts=6, rng=1).chain
     limit = db.distance(X, start).value + 1e-7
-    for options in ({"max_steps": 0}, {}, {"model": "aggregate"}):
+    for options in ({"max_iterations": 0}, {}, {"model": "aggregate"}):
         assert db.compress(X, 2, restarts=1, starts=[start], **options).distance.value <= limit
 
 

@@ -230,7 +230,7 @@ def command_line_message(message: str, command: Callable[..., Any], arguments: M
 def with_option_names(message: str, options: Mapping[str, str]) -> str:
     """Replace the library's arguments in a message by the options that set them.
 
-    An argument is recognized in an assignment (``tol=1e-8``), in phrases such as ``tol is -1``, ``raise steps`` or
+    An argument is recognized in an assignment (``tol=1e-8``), in phrases such as ``tol is -1``, ``raise tol`` or
     ``omit tol``, and anywhere if it is not an English word (``max_iterations``).
     """
     for name, option in options.items():
@@ -666,7 +666,7 @@ def emit_model(result: Any, facts: Report, seconds: float, *, as_json: bool, out
         "distance": f"{d.value:.6g}",
         "certified": f"{d.lower:.10g} ≤ d ≤ {d.upper:.10g}",
         "status": report["status"],
-        "took": f"{report['iterations']} steps, {seconds:.3g} s",
+        "took": f"{report['iterations']} iterations, {seconds:.3g} s",
     }
     rest = [name for name in report if name not in {"lower", "upper", "seconds", "iterations", *lines}]
     emit(report, sheet(lines | {name.replace("_", " "): _short(report[name]) for name in rest}), as_json=as_json,

@@ -44,7 +44,7 @@ class Status(Enum):
     )
     TIME = "Stopped at time_limit: the bounds are valid but wide; raise time_limit, or continue with warm=result."
     FAILED = "The underlying solver failed: the bounds are valid but wide; use solver='exact'."
-    ESTIMATE = "Estimated from samples; more steps improve it. Bounds are certified where the kernels are known."
+    ESTIMATE = "Estimated from samples; more iterations improve it. Bounds are certified where the kernels are known."
     NOT_VERIFIED = (
         "Not verified: the problem is large, so the bounds in the file were neither checked nor used; lower and upper "
         "are those of any problem with these costs. Use load(path, verify=True) for the bounds in the file."
@@ -65,7 +65,7 @@ class Status(Enum):
         "Stopped after max_iterations: a closer policy may exist; the distance of this one is certified. Raise "
         "max_iterations or tol."
     )
-    STEPS = "Stopped after steps: raise steps, or continue from a checkpoint."
+    ITERATIONS_OF_FIT = "Stopped after max_iterations: raise max_iterations, or continue from a checkpoint."
     TIME_OF_FIT = (
         "Stopped at time_limit: the parameters are the best so far, and their intervals come from fewer splits, or are "
         "unbounded; raise time_limit."
@@ -82,8 +82,10 @@ class Status(Enum):
         "or give more offline data."
     )
 
+    # names in older files
     STALLED = SETTLED
     STOPPED = INTERRUPTED
+    STEPS = ITERATIONS_OF_FIT
 
     @property
     def converged(self) -> bool:

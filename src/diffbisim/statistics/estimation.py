@@ -947,7 +947,7 @@ class Outcome(NamedTuple):
         confidence: float,
     ) -> "Outcome":  # fmt: skip
         """Combine the draws; ``test`` is the evidence, or the noise (n,) if episodes cannot be exchanged."""
-        plug_in, tail, level = base.value, (1 - confidence) / 2, 1 - confidence
+        plug_in, tail, alpha = base.value, (1 - confidence) / 2, 1 - confidence
         starts = any(source.start is None and not source.known for source in sources)
         κ = expansion([source.data for source in sources if not source.known], tail)
         if null is None:
@@ -957,8 +957,8 @@ class Outcome(NamedTuple):
             value, p, number = _corrected(plug_in, null), test.p_value, test.draws
             added, q = float(null.mean()) * test.excess(starts), np.quantile(null, 1 - tail, method="weibull")
             lower, upper = draws.interval(plug_in, added, float(q), tail, κ)
-        rejected = p <= level + 1e-12
-        if not rejected and 1 / (1 + number) <= level + 1e-12:
+        rejected = p <= alpha + 1e-12
+        if not rejected and 1 / (1 + number) <= alpha + 1e-12:
             lower = 0.0
         value = max(value, lower)
         remark = _remark(rejected, lower, None if null is None else test, starts)

@@ -145,15 +145,15 @@ class Lowest:
 @stored
 @dataclass
 class MeanOfTheLast:
-    """The mean of the parameters over the last quarter of the steps."""
+    """The mean of the parameters over the last quarter of the iterations."""
 
     parameters: Vector
-    steps: int
+    max_iterations: int
     seen: int = 0
 
     def add(self, value: float, snapshot: Callable[[], Vector]) -> None:
         self.seen += 1
-        n = max(1, self.seen - int((1 - TAIL) * self.steps))
+        n = max(1, self.seen - int((1 - TAIL) * self.max_iterations))
         self.parameters = [mean + (new - mean) / n for mean, new in zip(self.parameters, snapshot(), strict=True)]
 
 
@@ -184,7 +184,7 @@ class InnerProblem(NamedTuple):
 class ModelObjective(Resumable, ABC):
     """The distance between a target and a model; `kept` stores the parameters to return."""
 
-    at_limit = Status.STEPS
+    at_limit = Status.ITERATIONS_OF_FIT
     changing = ("last", "evaluations", "work", "kept")
 
     def __init__(self, problem: InnerProblem, model: LearnedModel, kept: Any) -> None:
@@ -279,18 +279,20 @@ class SampledObjective(ModelObjective):
 
     at_limit = Status.ESTIMATED
 
-    def __init__(self, problem: InnerProblem, model: LearnedModel, kept: Any, single: bool, steps: int) -> None:
+    def __init__(
+        self, problem: InnerProblem, model: LearnedModel, kept: Any, single: bool, max_iterations: int
+    ) -> None:
         super().__init__(problem, model, kept)
-        self.single, self.steps = single, steps
+        self.single, self.max_iterations = single, max_iterations
         self.iterable = self.target if self.target.items is not None else None
 
     def _solver_for(self, level: float) -> Any:
         """In a single loop, use more iterations as the parameters move less."""
         if not self.single:
             return replace(self.solver, certify=False)
-        full, done = self.solver.steps, min(1.0, (1 + self.evaluations) / self.steps)
+        full, done = self.solver.max_iterations, min(1.0, (1 + self.evaluations) / self.max_iterations)
         iterations = round(min(FIRST, full) ** (1 - done) * full**done)
-        return replace(self.solver, steps=iterations, certify=False, carry=True)
+        return replace(self.solver, max_iterations=iterations, certify=False, carry=True)
 
     def _final_solver(self) -> Any:
         return replace(self.solver, carry=True) if self.single else self.solver

@@ -104,7 +104,7 @@ class DescentRun:
 
     target: Target
     model: SmallModel
-    max_steps: int
+    max_iterations: int
     deadline: float
     hold: bool = False  # whether the rewards are kept fixed
     reserve: float = 0.0
@@ -131,7 +131,7 @@ class DescentRun:
     @property
     def over(self) -> bool:
         """Whether the budget is used up or the distance is zero."""
-        return len(self.values) > self.max_steps or self.late or self.value <= self.floor
+        return len(self.values) > self.max_iterations or self.late or self.value <= self.floor
 
     @property
     def late(self) -> bool:

@@ -137,7 +137,7 @@ def compress(
     unseen: Unseen = "error",
     rng: int | np.random.Generator = 0,
     restarts: int = 8,
-    max_steps: int = 200,
+    max_iterations: int = 200,
     time_limit: float | None = None,
     starts: Sequence[MarkovChain] = (),
     tol: float = 1e-8,
@@ -176,8 +176,8 @@ def compress(
         Seed or generator. The same seed gives the same result for any number of workers.
     restarts : int, default=8
         Number of descents from different partitions, besides those from simple candidates; the best one is kept.
-    max_steps : int, default=200
-        Maximum number of steps of each descent.
+    max_iterations : int, default=200
+        Maximum number of iterations of each descent.
     time_limit : float, default=None
         Seconds after which the best chain so far is returned; the result then depends on the machine. Merging, one
         start and two sweeps of the solver are always completed.
@@ -223,8 +223,8 @@ def compress(
     """
     began = time.monotonic()
     options = Options(
-        rewards, cost, model, check_count(lag, "lag", 1), rng, restarts, max_steps, time_limit, starts, tol, executor,
-        progress, callback, checkpoint, criterion,
+        rewards, cost, model, check_count(lag, "lag", 1), rng, restarts, max_iterations, time_limit, starts, tol,
+        executor, progress, callback, checkpoint, criterion,
     )  # fmt: skip
     shared = SharedTarget(_chain(target, target_rewards, unseen), options.lag)
     return _compress(shared, n_states, discount, options, began)
@@ -239,7 +239,7 @@ class Options(NamedTuple):
     lag: int = 1
     rng: int | np.random.Generator = 0
     restarts: int = 8
-    max_steps: int = 200
+    max_iterations: int = 200
     time_limit: float | None = None
     starts: Sequence[MarkovChain] = ()
     tol: float = 1e-8
@@ -251,7 +251,7 @@ class Options(NamedTuple):
 
 
 #: Options of the search, which model="kinetic" does not have.
-SEARCHED = ("restarts", "max_steps", "time_limit", "starts", "executor", "callback", "checkpoint")
+SEARCHED = ("restarts", "max_iterations", "time_limit", "starts", "executor", "callback", "checkpoint")
 
 
 def _compress(shared: "SharedTarget", n_states: int, discount: float, options: Options, began: float) -> CompressResult:
@@ -272,7 +272,10 @@ def _compress(shared: "SharedTarget", n_states: int, discount: float, options: O
     check_callback(options.callback)
     check_tol(options.tol)
     checkpoint = check_path(options.checkpoint, "checkpoint")
-    restarts, max_steps = check_count(options.restarts, "restarts", 1), check_count(options.max_steps, "max_steps")
+    restarts, max_iterations = (
+        check_count(options.restarts, "restarts", 1),
+        check_count(options.max_iterations, "max_iterations"),
+    )
     clock = Clock(began, check_seconds(options.time_limit))
     if options.model == "kinetic":
         given = {name: getattr(options, name) for name in SEARCHED}
@@ -285,7 +288,7 @@ def _compress(shared: "SharedTarget", n_states: int, discount: float, options: O
     if checkpoint is not None:
         file = RunCheckpoint(checkpoint, "compress", {
             "target": X, "n_states": k, "discount": float(discount), "rewards": rewards, "cost": cost,
-            "rng": options.rng, "restarts": restarts, "max_steps": max_steps, "starts": list(options.starts),
+            "rng": options.rng, "restarts": restarts, "max_iterations": max_iterations, "starts": list(options.starts),
             "tol": float(options.tol), "model": options.model,
         })  # fmt: skip
     target, assignment = shared.merged(discount, cost, options.tol)
@@ -297,7 +300,7 @@ def _compress(shared: "SharedTarget", n_states: int, discount: float, options: O
         notes.starts = maker.all(begun, restarts, as_generator(options.rng))
         notes.write()
     reserve = X.n_transitions / target.chain.n_transitions  # the final sweep is over X itself
-    race = RestartSearch(target, max_steps, clock, reserve, options.executor, notes, options.callback, heats)
+    race = RestartSearch(target, max_iterations, clock, reserve, options.executor, notes, options.callback, heats)
     best, history = race.run(options.progress)
     small, learned, paid = best.model, cost is None, rewards
     if small.rewards is not None and X.rewards is not None:
@@ -616,7 +619,7 @@ class RestartSearch:
     """
 
     target: Target
-    max_steps: int
+    max_iterations: int
     clock: Clock
     reserve: float
     executor: Executor
@@ -657,7 +660,7 @@ class RestartSearch:
         must = min(runs) if not self.notes.heats[0] else -1  # this one is run however short the time is
         left = self.clock.left()
         jobs = {
-            n: Job(n, start, heat, self.max_steps, self.reserve, left, time.time() + left, n == must)
+            n: Job(n, start, heat, self.max_iterations, self.reserve, left, time.time() + left, n == must)
             for n, start in runs.items()
             if n not in done
         }
@@ -697,7 +700,7 @@ class Job(NamedTuple):
     number: int
     start: StartingModel
     heat: SearchRound
-    max_steps: int
+    max_iterations: int
     reserve: float  # time of the sweep that certifies the result, in sweeps of the search
     seconds: float  # remaining time
     until: float  # the end in terms of ``time.time``, the clock that workers share
@@ -714,14 +717,14 @@ def _run(target: Target, job: Job) -> DescentOutcome | None:
     with quietly():  # inaccurate occupancies of intermediate models only cost steps
         for discount in _horizons(target.discount) if before == "nearer" else ():
             nearer = DescentRun(
-                replace(target, discount=discount), model, job.max_steps, end, False, job.reserve, heat.tol
+                replace(target, discount=discount), model, job.max_iterations, end, False, job.reserve, heat.tol
             )
             if nearer.late:
                 break
             nearer.begin()
             descend(nearer, COARSE)
             model = nearer.model
-        search = DescentRun(target, model, job.max_steps, end, before == "hold", job.reserve, heat.tol)
+        search = DescentRun(target, model, job.max_iterations, end, before == "hold", job.reserve, heat.tol)
         if search.late and not job.must:
             return None
         search.begin(exactly=before in EXACTLY)
