@@ -12,7 +12,7 @@ import diffbisim as db
 from command_line import invoke
 from diffbisim.processes import examples
 from diffbisim.results.base import conditional
-from diffbisim.results.page import MOST, explore, page_data
+from diffbisim.results.page import MAX_GROUPS, explore, page_data
 
 DISCOUNT = 0.9
 
@@ -55,7 +55,7 @@ def test_what_is_shown_adds_up(n):
     x, y = shown["sides"]
     (view,) = shown["views"]
     width = len(y["sizes"])
-    assert max(len(x["sizes"]), width) == min(n, MOST)
+    assert max(len(x["sizes"]), width) == min(n, MAX_GROUPS)
     assert sum(x["sizes"]) == n == x["n"]
     assert len(x["states"]) == n
     for total in (sum(view["paid"]["v"]), sum(x["paid"]), sum(y["paid"])):
@@ -171,7 +171,7 @@ def test_page_opens_at_every_size(browser, tmp_path, n, megabytes):
         assert page.evaluate("X.members[focus.x][0]") in page.inner_text("#chosen")
         page.mouse.move(5, 5)
         until(page, f"({SHAPES})('graph-y') === 0")
-        if n > MOST:
+        if n > MAX_GROUPS:
             assert "1,000 states are shown as 160 groups" in page.inner_text("#note-x")
 
 

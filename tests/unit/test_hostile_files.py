@@ -24,7 +24,7 @@ from diffbisim.io.chains import read_chain, read_mdp, read_transitions
 from diffbisim.io.prism import read_prism_labels
 from diffbisim.io.tables import read_numbers, read_rewards
 from diffbisim.results.base import Status
-from diffbisim.results.saving import CHECKED
+from diffbisim.results.saving import MAX_CELLS_TO_VERIFY
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 
 X = db.MarkovChain([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.1, 0.0, 0.9]], rewards=[0.0, 0.3, 1.0])
@@ -267,7 +267,7 @@ def test_runs_with_any_generator_go_on_from_a_file(tmp_path, kind):
 
 
 def test_bounds_of_large_results_are_verified_on_request_and_otherwise_not_used(tmp_path):
-    n = int(CHECKED**0.25) + 2
+    n = int(MAX_CELLS_TO_VERIFY**0.25) + 2
     rng = np.random.default_rng(0)
     big = [db.MarkovChain(rng.dirichlet(np.ones(n), size=n), rewards=rng.random(n)) for _ in range(2)]
     result = db.distance(*big, discount=0.5)
@@ -304,7 +304,7 @@ OTHERS = {
 def test_no_result_is_too_large_to_be_caught(tmp_path, monkeypatch, name):
     """As if every problem were large: bounds that exclude the distance are refused, or not used."""
     result = solved(name) if name in RUNS else OTHERS[name]()
-    monkeypatch.setattr("diffbisim.results.saving.CHECKED", 0)
+    monkeypatch.setattr("diffbisim.results.saving.MAX_CELLS_TO_VERIFY", 0)
     wrong = {"lower": 0.0, "value": result.lower / 3, "upper": result.lower / 2, "outcome": "CONVERGED"}
     path = saved(result, tmp_path / "r.npz", meta=wrong)
     loaded = db.load(path)
@@ -322,7 +322,7 @@ def test_results_built_on_a_distance_that_is_not_verified_say_so(tmp_path, monke
     small = db.compress(X, 2, restarts=1)
     policy = db.imitate(MDPS[0], MDPS[0].induced_chain([0, 1]), max_iterations=2)
     assert fit.converged
-    monkeypatch.setattr("diffbisim.results.saving.CHECKED", 0)
+    monkeypatch.setattr("diffbisim.results.saving.MAX_CELLS_TO_VERIFY", 0)
     for result in (fit, small, policy):
         result.save(tmp_path / "r.npz")
         quick, whole = db.load(tmp_path / "r.npz"), db.load(tmp_path / "r.npz", verify=True)

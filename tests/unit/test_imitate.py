@@ -215,7 +215,7 @@ def test_same_seed_same_policy():
 
 def test_large_problems_are_solved_for_the_pairs_that_occur_and_for_all_at_the_end(monkeypatch):
     """The expert is attainable, so the distance can come to zero, with bounds and a reward for every transition."""
-    monkeypatch.setattr(objective, "LARGE", 0)
+    monkeypatch.setattr(objective, "MAX_PAIRS_FOR_FULL_TABLE", 0)
     expert = MDP.induced_chain(examples.soft_right_policy(MDP, 0.4))
     found = db.imitate(MDP, expert, discount=0.9, tol=1e-4, max_iterations=100)
     assert found.distance.upper <= 1e-4

@@ -115,7 +115,7 @@ from diffbisim.processes.stochastic import (
 Unseen = Literal["error", "self-loop", "uniform", "drop"]
 UNSEEN = ("error", "self-loop", "uniform", "drop")
 
-HUGE = 1e100  # weights above this are rescaled so that their sums cannot overflow
+MAX_WEIGHT = 1e100  # weights above this are rescaled so that their sums cannot overflow
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -906,7 +906,7 @@ class Transitions:
                 f"weights: every transition out of state {self.name_of(int(lost[0]))!r} has weight 0; "
                 "give one a positive weight or remove these transitions"
             )
-        return WeightedPairs(i, j, w / w.max() if w.max(initial=0.0) > HUGE else w)
+        return WeightedPairs(i, j, w / w.max() if w.max(initial=0.0) > MAX_WEIGHT else w)
 
     def _default_start(self, kept: Integers | None = None) -> Floats:
         """Return the distribution of the episodes' first states; without episodes, the first state seen (and kept)."""
@@ -922,7 +922,7 @@ class Transitions:
             at, w = np.searchsorted(kept, at[stays]), w[stays]
         if not w.max(initial=0.0) > 0.0:
             raise InvalidData("weights are all zero, so the initial distribution is unknown; pass initial=")
-        w = w if 1 / HUGE < w.max() < HUGE else w / w.max()  # so that sums neither overflow nor lose digits
+        w = w if 1 / MAX_WEIGHT < w.max() < MAX_WEIGHT else w / w.max()  # so that sums neither overflow nor lose digits
         mass = np.bincount(at, w, minlength=n)
         return np.asarray(mass / mass.sum(), dtype=np.float64)
 

@@ -27,7 +27,7 @@ from diffbisim.problems.problem import Coupling, Problem, TotalProblem, frozen, 
 Array = NDArray[np.float64]
 
 #: A warm start is ignored if its costs are larger or smaller by more than this factor.
-FAR = 1e3
+MAX_RATIO_OF_WARM_COSTS = 1e3
 
 
 class Status(Enum):
@@ -414,7 +414,7 @@ def previous_table(warm: DistanceResult, scale: float, unknown: Callable[[], Arr
 
     Pairs that it did not solve (NaN, from ``reachable=True``) are taken from the table that ``unknown`` returns.
     """
-    if not scale / FAR <= warm.problem.scale <= scale * FAR:
+    if not scale / MAX_RATIO_OF_WARM_COSTS <= warm.problem.scale <= scale * MAX_RATIO_OF_WARM_COSTS:
         return None
     with np.errstate(over="ignore"):
         table = warm.values / scale

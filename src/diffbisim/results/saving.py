@@ -60,7 +60,7 @@ OWN = {
 }
 
 #: Without verify=True, bounds are verified only if a sweep visits at most this many cells (about 0.1 s).
-CHECKED = 4_000_000
+MAX_CELLS_TO_VERIFY = 4_000_000
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def result_from_arrays(arrays: dict[str, Any], verify: bool = False) -> Distance
     result = (own.result if own else DistanceResult)(
         problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
-    return verified(result, np.inf if verify else CHECKED)
+    return verified(result, np.inf if verify else MAX_CELLS_TO_VERIFY)
 
 
 def _chain_problem(arrays: dict[str, Any], meta: Any) -> Problem:

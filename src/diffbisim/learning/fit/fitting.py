@@ -273,14 +273,14 @@ def _make_update(
     objective: Any, search: tuple[bool | None, int, float], chosen: tuple[Any, Any], loop: str, max_iterations: int
 ) -> Any:
     """Return the step rule, or a torch optimizer if one is given or the values come from a single loop."""
-    from diffbisim.learning.fit.updates import CAP, CUTS, OptimizerSteps, RuleSteps
+    from diffbisim.learning.fit.updates import CUTS, MAX_STEP, OptimizerSteps, RuleSteps
 
     (attainable, restarts, tol), (optimizer, scheduler) = search, chosen
     model, sampled = objective.model, objective.solver.samples
     size = sum(p.numel() for p in model.parameters)
     patience = min(20, 4 + 2 * size)  # more parameters mean more kinks
     shrink = 0.125 if size < CUTS else 0.5  # the cuts determine a sharp minimum of few parameters
-    rule = Annealed(max_iterations) if sampled else PolyakLevel(attainable, CAP, patience=patience, shrink=shrink)
+    rule = Annealed(max_iterations) if sampled else PolyakLevel(attainable, MAX_STEP, patience=patience, shrink=shrink)
     if loop == "single" and optimizer is None and not sampled:
         optimizer, scheduler = annealed(max_iterations)
     if optimizer is None:

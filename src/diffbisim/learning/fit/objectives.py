@@ -43,13 +43,13 @@ LARGEST_GAP = 1e-3
 
 #: Models with fewer parameters than this use one torch thread, because synchronizing threads takes longer than the
 #: work.
-SMALL = 1_000_000
+MIN_PARAMETERS_FOR_THREADS = 1_000_000
 
 #: Iterations of the first inner run of a single loop over samples.
-FIRST = 128
+FIRST_ITERATIONS = 128
 
 #: Fraction of the steps, at the end, over which parameters are averaged.
-TAIL = 0.25
+AVERAGED_SHARE = 0.25
 
 COUNTS = ("pivots", "improvements", "sweeps")
 
@@ -153,7 +153,7 @@ class MeanOfTheLast:
 
     def add(self, value: float, snapshot: Callable[[], Vector]) -> None:
         self.seen += 1
-        n = max(1, self.seen - int((1 - TAIL) * self.max_iterations))
+        n = max(1, self.seen - int((1 - AVERAGED_SHARE) * self.max_iterations))
         self.parameters = [mean + (new - mean) / n for mean, new in zip(self.parameters, snapshot(), strict=True)]
 
 
@@ -291,7 +291,7 @@ class SampledObjective(ModelObjective):
         if not self.single:
             return replace(self.solver, certify=False)
         full, done = self.solver.max_iterations, min(1.0, (1 + self.evaluations) / self.max_iterations)
-        iterations = round(min(FIRST, full) ** (1 - done) * full**done)
+        iterations = round(min(FIRST_ITERATIONS, full) ** (1 - done) * full**done)
         return replace(self.solver, max_iterations=iterations, certify=False, carry=True)
 
     def _final_solver(self) -> Any:
@@ -353,7 +353,7 @@ def few_threads(parameters: Vector) -> Iterator[None]:
     ``torch.set_num_threads`` would also affect every other thread that has not used torch yet; OpenMP, which torch
     consults, keeps a number per thread.
     """
-    if sum(p.numel() for p in parameters) >= SMALL:
+    if sum(p.numel() for p in parameters) >= MIN_PARAMETERS_FOR_THREADS:
         yield
         return
     torch.get_num_threads()  # torch initializes this number on first use in a thread; do it before the limit is set

@@ -44,13 +44,13 @@ OVERHEAD = 2e4
 STARTS = 20
 
 #: Number of entries of the largest temporary array of a block.
-BLOCK = 400_000
+MAX_ENTRIES_OF_BLOCK = 400_000
 
 #: A score has to be smaller than another by this fraction of the largest value in order to count as smaller.
 LEAST_GAIN = 1e-11
 
 #: Up to this number of entries, kernels are stored as dense arrays.
-DENSE = 2_000_000
+MAX_DENSE_ENTRIES = 2_000_000
 
 
 def count_partitions(n: int, k: int, limit: int) -> int:
@@ -133,13 +133,14 @@ class Scoring:
         self.action, self.source, self.target = s.sources // n, s.sources % n, s.indices
         self.mass = s.probabilities * self.ground.weight[self.source]
         self.tolerance = LEAST_GAIN * float(np.abs(self.ground.optimal).max())
-        self.kernels = np.stack(list(map(dense, mdp.transition))) if mdp.n_actions * n * n <= DENSE else None
+        small = mdp.n_actions * n * n <= MAX_DENSE_ENTRIES
+        self.kernels = np.stack(list(map(dense, mdp.transition))) if small else None
 
     @property
     def block(self) -> int:
         """Number of partitions that are scored at once."""
         each = max(self.mass.size, self.n_actions * self.k**2, self.n * self.n_actions)
-        return max(1, BLOCK // each)
+        return max(1, MAX_ENTRIES_OF_BLOCK // each)
 
     def best_of(self, assignments: Integers) -> tuple[Integers, PartitionScore]:
         """Return the best of partitions (m, n) and its score; the first of those that are equal."""
@@ -200,7 +201,7 @@ class Scoring:
         """Yield the scores of policies (m, n)."""
         at, start = np.arange(self.n), self.ground.mdp.initial
         self.work += len(actions) * (OVERHEAD + self.n**3)
-        size = max(1, BLOCK // self.n**2)
+        size = max(1, MAX_ENTRIES_OF_BLOCK // self.n**2)
         for some in np.split(actions, range(size, len(actions), size)):
             if self.kernels is None:
                 lost = self.ground.optimal - np.stack([self.ground.evaluated(row) for row in some])

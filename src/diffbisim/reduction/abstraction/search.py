@@ -78,19 +78,19 @@ METHODS = ("best", "bisimulation", "q", "balls", "greedy")
 SCORES = ("loss", "start_loss", "lookahead_loss", "lookahead_start_loss")
 
 #: Number of transport cells (pairs of transitions of an action) up to which "best" uses Ferns' metric.
-AFFORDABLE = 5e7
+MAX_CELLS_FOR_METRIC = 5e7
 
 #: Fraction of a time limit for Ferns' metric.
-METRIC = 0.5
+TIME_SHARE_OF_METRIC = 0.5
 
 #: Maximum number of rounds of k-medians.
 ROUNDS = 30
 
 #: Number of members of a class among which its median is sought.
-FEW = 60
+MAX_MEDIAN_MEMBERS = 60
 
 #: Number of states up to which "best" tries candidates by average linkage, which need a table of all distances.
-LINKED = 2_000
+MAX_STATES_FOR_LINKAGE = 2_000
 
 
 def abstract(
@@ -278,9 +278,9 @@ class CandidateSearch:
             "q linkage": lambda: linked(self.by_values.table, k, "average"),
             "linkage": lambda: linked(self.bisimulation.table, k, "average"),
         }
-        if self.ground.mdp.n_states > LINKED:
+        if self.ground.mdp.n_states > MAX_STATES_FOR_LINKAGE:
             made = {name: make for name, make in made.items() if name not in ("reward", "q linkage")}
-        if self.ground.mdp.n_states > LINKED or not self._metric_is_affordable:
+        if self.ground.mdp.n_states > MAX_STATES_FOR_LINKAGE or not self._metric_is_affordable:
             made.pop("linkage")
         if np.unique(best_actions(q)).size > k:
             made.pop("best action")
@@ -313,7 +313,7 @@ class CandidateSearch:
     @lazy
     def _metric_is_affordable(self) -> bool:
         """Whether "best" computes Ferns' metric."""
-        return sum(_transitions(P) ** 2 for P in self.ground.mdp.transition) <= AFFORDABLE
+        return sum(_transitions(P) ** 2 for P in self.ground.mdp.transition) <= MAX_CELLS_FOR_METRIC
 
     @lazy
     def by_values(self) -> "Metric":
@@ -332,7 +332,7 @@ class CandidateSearch:
         """Ferns' metric for the features, with a tolerance that suffices for clustering."""
         ψ, mdp = self.features, self.ground.mdp
         cost = np.stack([np.abs(ψ[:, None, a] - ψ[None, :, a]).sum(axis=-1) for a in range(mdp.n_actions)])
-        left = METRIC * max(self.deadline - time.monotonic(), 0.0)
+        left = TIME_SHARE_OF_METRIC * max(self.deadline - time.monotonic(), 0.0)
         solver = Exact(tol=1e-4, time_limit=None if left == np.inf else left)
         with quietly():
             return Metric.of_table(np.array(distance(mdp, mdp, cost, self.ground.discount, solver).values))
@@ -459,7 +459,9 @@ def _median(metric: Metric, weight: Floats, members: Integers, center: int, rng:
     """Return the member with the least sum of distances to the others, or the old center if there are no members."""
     if members.size == 0:
         return center
-    few = members if members.size <= FEW else np.sort(rng.choice(members, FEW, replace=False))
+    few = members
+    if members.size > MAX_MEDIAN_MEMBERS:
+        few = np.sort(rng.choice(members, MAX_MEDIAN_MEMBERS, replace=False))
     return int(few[(weight[members] @ metric.between(members, few)).argmin()])
 
 

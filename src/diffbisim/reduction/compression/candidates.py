@@ -32,9 +32,9 @@ import numpy as np
 from diffbisim.common.checks import Integers, dense
 from diffbisim.common.errors import DiffbisimError
 from diffbisim.problems.problem import Array
-from diffbisim.reduction.compression.kinetics import DIRECT, kinetic_model, metastable_sets
+from diffbisim.reduction.compression.kinetics import MAX_DIRECT_STATES, kinetic_model, metastable_sets
 from diffbisim.reduction.compression.starts import (
-    LOOSE,
+    LOOSE_GAP,
     SmallModel,
     Target,
     averaged,
@@ -46,20 +46,20 @@ from diffbisim.reduction.compression.starts import (
     spread,
 )
 
-#: Maximum number of rewards to choose from, for chains of up to DIRECT states and for larger ones.
-REWARDS, FEWER = 400, 32
+#: Maximum number of rewards to choose from, for chains of up to MAX_DIRECT_STATES states and for larger ones.
+MAX_REWARDS, MAX_REWARDS_IF_LARGE = 400, 32
 
-#: For chains of more than DIRECT states, discounted sums end when this fraction of the weight is left.
-REST = 1e-3
+#: For chains of more than MAX_DIRECT_STATES states, discounted sums end when this fraction of the weight is left.
+MAX_WEIGHT_LEFT = 1e-3
 
 #: Up to this number of states, metastable sets are among the candidates.
-SLOW = 1_000
+MAX_STATES_FOR_METASTABLE_SETS = 1_000
 
 #: Up to this number of states, there is k-means from so many seeds, and a kinetic model for every other partition.
-MODEST, SEEDS = 400, 12
+MAX_SEEDED_STATES, SEEDS = 400, 12
 
 #: All partitions are compared if there are at most this many ways to name the classes of all but one state.
-FEW = 512
+MAX_NAMINGS = 512
 
 #: The frozen chain is one of the starts if its distance is at most this multiple of that of the nearest candidate.
 NOT_MUCH_FARTHER = 1.5
@@ -86,7 +86,7 @@ def simple_candidates(target: Target, whole: Target, k: int, seconds: float = np
     if sets is not None:
         found += _kinetic(whole, matched_to_costs(whole, sets, k), k)
     for assignment in (
-        partitions if target.chain.n_states <= MODEST and len(target.chain.recurrent_classes) == 1 else ()
+        partitions if target.chain.n_states <= MAX_SEEDED_STATES and len(target.chain.recurrent_classes) == 1 else ()
     ):
         found += _kinetic(target, assignment, k)
     return found
@@ -119,7 +119,7 @@ def _different(partitions: list[Integers]) -> list[Integers]:
 def _every(target: Target, k: int) -> list[Integers]:
     """Return all partitions if there are few, else none."""
     n = target.chain.n_states
-    if k ** (n - 1) > FEW:
+    if k ** (n - 1) > MAX_NAMINGS:
         return []
     every = (np.array([0, *rest]) for rest in itertools.product(range(k), repeat=n - 1))
     return [matched_to_costs(target, assignment, k) for assignment in every if _in_order(assignment)]
@@ -133,10 +133,10 @@ def _in_order(assignment: Integers) -> bool:
 def nearest_first(target: Target, models: list[SmallModel], deadline: float = np.inf) -> list[SmallModel]:
     """Return the nearest model, followed by the first one and the nearest average if these are not much farther.
 
-    Each is solved only until it is certainly farther than another one. Chains of more than DIRECT states are compared
-    to a gap of LOOSE.
+    Each is solved only until it is certainly farther than another one. Chains of more than MAX_DIRECT_STATES states are
+    compared to a gap of LOOSE_GAP.
     """
-    tol = 0.0 if target.chain.n_states <= DIRECT else LOOSE
+    tol = 0.0 if target.chain.n_states <= MAX_DIRECT_STATES else LOOSE_GAP
     uppers = np.full(len(models), np.inf)
     averages = np.array([model.assignment is not None for model in models])
     for n, model in enumerate(models):
@@ -162,7 +162,8 @@ def reward_profiles(target: Target) -> tuple[Array | None, Array]:
     """Return the rewards ``(m,)`` to choose from and the table h ``(n, m)``; for costs, None and h ``(n, k)``."""
     if target.rewards is None:
         return None, discounted(target, np.asarray(target.cost))
-    numbers, most = np.unique(target.rewards), REWARDS if target.chain.n_states <= DIRECT else FEWER
+    numbers = np.unique(target.rewards)
+    most = MAX_REWARDS if target.chain.n_states <= MAX_DIRECT_STATES else MAX_REWARDS_IF_LARGE
     if numbers.size > most:
         assignment = quantiles(target.rewards[:, None], target.weight, most)
         order = np.argsort(target.rewards, kind="stable")
@@ -171,9 +172,9 @@ def reward_profiles(target: Target) -> tuple[Array | None, Array]:
 
 
 def discounted(target: Target, values: Array) -> Array:
-    """Return ``(1-γ) Σ_t γᵗ Pᵗ values``; for chains of more than DIRECT states, up to a rest of the weight."""
+    """Return ``(1-γ) Σ_t γᵗ Pᵗ values``, for more than MAX_DIRECT_STATES states up to a rest of the weight."""
     chain, γ = target.chain, target.discount
-    if chain.n_states <= DIRECT:
+    if chain.n_states <= MAX_DIRECT_STATES:
         solved = np.linalg.solve(np.eye(chain.n_states) - γ * dense(chain.transition), (1 - γ) * values)
         return np.asarray(solved)
     total, ahead = np.zeros_like(values), values
@@ -184,14 +185,16 @@ def discounted(target: Target, values: Array) -> Array:
 
 
 def _steps(discount: float) -> int:
-    """Return the number of steps after which less than REST of the weight is left."""
-    return math.ceil(math.log(REST) / math.log(discount))
+    """Return the number of steps after which less than MAX_WEIGHT_LEFT of the weight is left."""
+    return math.ceil(math.log(MAX_WEIGHT_LEFT) / math.log(discount))
 
 
 def _operations(target: Target) -> float:
     """Return about how many floating-point operations the profiles take."""
     n = target.chain.n_states
-    return n**3 + REWARDS**2 * n if n <= DIRECT else 2.0 * FEWER * _steps(target.discount) * target.chain.n_transitions
+    if n <= MAX_DIRECT_STATES:
+        return n**3 + MAX_REWARDS**2 * n
+    return 2.0 * MAX_REWARDS_IF_LARGE * _steps(target.discount) * target.chain.n_transitions
 
 
 def medians(weight: Array, table: Array, k: int) -> Integers:
@@ -235,7 +238,7 @@ def _partitions(target: Target, k: int, profiles: Integers) -> list[Integers]:
         found += [by_reward(target, k), quantiles(value, target.weight, k), nearest_of(value, spread(value, k))]
         found += [cells(seen, k), cells(value, k)]
         found += [quantiles(points, np.full(n, 1 / n), k) for points in (seen, value)]  # as many states in each
-        found += [nearest_of(points, centers(points, k)) for points in (seen, both) if n <= DIRECT]
+        found += [nearest_of(points, centers(points, k)) for points in (seen, both) if n <= MAX_DIRECT_STATES]
     if (sets := _metastable(target, k)) is not None:
         found.append(sets)
     return _different([matched_to_costs(target, np.unique(x, return_inverse=True)[1], k) for x in found])
@@ -264,7 +267,7 @@ def _seeded(target: Target, k: int) -> list[Integers]:
     from scipy.cluster.vq import ClusterError, kmeans2
 
     n, found = target.chain.n_states, []
-    if target.rewards is None or n > MODEST:
+    if target.rewards is None or n > MAX_SEEDED_STATES:
         return []
     for points, seed in itertools.product((target.appearance, _seen_and_expected(target)[1]), range(SEEDS)):
         with suppress(ClusterError):  # an empty cluster
@@ -281,7 +284,7 @@ def nearest_of(points: Array, centers: Array) -> Integers:
 
 def _metastable(target: Target, k: int) -> Integers | None:
     """Return the metastable sets; None for large chains and those without slow modes."""
-    if target.chain.n_states > SLOW:
+    if target.chain.n_states > MAX_STATES_FOR_METASTABLE_SETS:
         return None
     try:
         return metastable_sets(target.chain, k)

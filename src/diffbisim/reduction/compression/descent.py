@@ -72,12 +72,12 @@ class BarycenterAccuracy(NamedTuple):
     successors: float  # maximum average number of successors of a state; beyond it, similar ones are merged
 
 
-#: Accuracy for distances with a certified gap of at least ROUGH, and for smaller gaps.
-ROUGH = 3e-4
+#: Accuracy for distances with a certified gap of at least MIN_COARSE_GAP, and for smaller gaps.
+MIN_COARSE_GAP = 3e-4
 COARSELY, FINELY = BarycenterAccuracy(0.95, 2.0, 1e-2, 64), BarycenterAccuracy(0.99, 4.0, 1e-3, 64)
 
-#: For chains of up to SMALL states, barycenters use all pairs and are exact.
-SMALL, EXACTLY = 100, BarycenterAccuracy(1.0 - NEGLIGIBLE, np.inf, 1e-8, np.inf)
+#: For chains of up to MAX_EXACT_STATES states, barycenters use all pairs and are exact.
+MAX_EXACT_STATES, EXACTLY = 100, BarycenterAccuracy(1.0 - NEGLIGIBLE, np.inf, 1e-8, np.inf)
 
 #: Maximum work of an iteration, k² for every successor of a state, in all rows together: barycenters should not take
 #: much longer than a distance. States of least weight are left out, and the weights of the others are scaled up.
@@ -87,7 +87,7 @@ MOST_WORK = 3e7
 LENGTHS, MOST_STATES = (0.2, 0.05, 0.01), 2_000
 
 #: Number of moves to other classes that are tried per state.
-TRIES = 1.0
+TRIES_PER_STATE = 1.0
 
 #: Weight of the present row in the starting point of a barycenter. The rest is uniform, to make all entries positive.
 PRESENT = 0.5
@@ -184,9 +184,9 @@ class DescentRun:
     @property
     def care(self) -> BarycenterAccuracy:
         """Accuracy of barycenters that matches the accuracy of distances."""
-        if self.target.chain.n_states <= SMALL:
+        if self.target.chain.n_states <= MAX_EXACT_STATES:
             return EXACTLY
-        return COARSELY if self.tol >= ROUGH else FINELY
+        return COARSELY if self.tol >= MIN_COARSE_GAP else FINELY
 
     def report(self) -> None:
         """Add the present distance to the history."""
@@ -351,7 +351,8 @@ def lloyd(search: DescentRun, rounds: int) -> bool:
 def exchange(search: DescentRun) -> None:
     """Move single states to other classes while the averaged chain becomes nearer.
 
-    The moves that promise most (:func:`prospects`) are tried first, at most TRIES per state before one succeeds.
+    The moves that promise most (:func:`prospects`) are tried first, at most TRIES_PER_STATE per state before one
+    succeeds.
     """
     start = search.model.assignment
     if start is None:
@@ -359,7 +360,7 @@ def exchange(search: DescentRun) -> None:
     assignment, k, gained = start.copy(), len(search.model.initial), True
     while gained and not search.over:
         gained, change = False, prospects(search, assignment)
-        for move in np.argsort(change, axis=None, kind="stable")[: math.ceil(TRIES * len(assignment))]:
+        for move in np.argsort(change, axis=None, kind="stable")[: math.ceil(TRIES_PER_STATE * len(assignment))]:
             x, y = divmod(int(move), k)
             if not change[x, y] < np.inf or search.late:
                 break

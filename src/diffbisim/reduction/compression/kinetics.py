@@ -48,10 +48,10 @@ from diffbisim.processes.stochastic import submatrix
 ROUNDED = 1e-13
 
 #: All eigenvalues are computed for chains up to this size.
-SMALL = 200
+MAX_STATES_FOR_ALL_EIGENVALUES = 200
 
-#: Up to DIRECT states, matrices are factorized; eigenvalues close to 1 come from a factorization of P - SHIFT I.
-DIRECT, SHIFT = 3_000, 1.0 + 1e-6
+#: Up to this number of states, matrices are factorized; eigenvalues close to 1 come from one of P - SHIFT I.
+MAX_DIRECT_STATES, SHIFT = 3_000, 1.0 + 1e-6
 
 #: Maximum number of restarts of the eigenvalue iteration for larger kernels.
 MOST_RESTARTS = 200
@@ -103,13 +103,13 @@ def _next_to_one(P: sparse.csr_array, count: int) -> Any:
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 
     n = P.shape[0]
-    if n <= max(SMALL, count + 2):
+    if n <= max(MAX_STATES_FOR_ALL_EIGENVALUES, count + 2):
         found = np.linalg.eigvals(P.toarray())
     else:
         start = np.random.default_rng(0).random(n)  # ARPACK's default start differs from call to call
         options: Any = {"k": count, "v0": start, "return_eigenvectors": False}
         try:
-            if n <= DIRECT:
+            if n <= MAX_DIRECT_STATES:
                 factors = lu_factor(P.toarray() - SHIFT * np.eye(n))
                 inverse = LinearOperator((n, n), matvec=lambda v: lu_solve(factors, v), dtype=np.float64)
                 found = eigs(P, sigma=SHIFT, OPinv=inverse, **options)
@@ -181,7 +181,7 @@ def _slow_modes(P: Any, π: Array, k: int) -> Modes:
     s, n = np.sqrt(π), π.size
     B = sparse.diags_array(s) @ sparse.csr_array(P) @ sparse.diags_array(1 / s)
     S = (B + B.T) / 2
-    if n <= DIRECT:
+    if n <= MAX_DIRECT_STATES:
         λ, V = scipy.linalg.eigh(S.toarray(), subset_by_index=(n - k, n - 1))
     else:
         try:
@@ -285,7 +285,7 @@ def _fundamental(chain: MarkovChain, π: Array, A: Array) -> Array:
     W = np.zeros_like(A)
     if n > 1:
         centered = (A - law)[rest]
-        if n <= DIRECT or not chain.is_sparse:
+        if n <= MAX_DIRECT_STATES or not chain.is_sparse:
             P = dense(chain.transition)
             W[rest] = np.linalg.solve(np.eye(n - 1) - P[np.ix_(rest, rest)], centered)
         else:

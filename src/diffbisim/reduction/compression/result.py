@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 #: A small chain that is slower than the target by at least this factor is called frozen.
 FROZEN = 10.0
 
-#: A timescale of at least SLOW steps is slow; the result warns about slow timescales that differ by more than OFF.
-SLOW, OFF = 10.0, 1.25
+#: A timescale of at least so many steps is slow; the result warns about slow timescales that differ by more than the
+#: second factor.
+MIN_SLOW_TIMESCALE, MAX_TIMESCALE_RATIO = 10.0, 1.25
 
 #: Kinds of models.
 MODELS = ("nearest", "aggregate", "kinetic")
@@ -168,15 +169,15 @@ class CompressResult:
         least ten steps), or if it has fewer behaviors than states although the target is slow.
         """
         k, (large, small) = self.chain.n_states, self._in_steps
-        if k == 1 or self.distance.lower <= 0 or not max(large, small) >= SLOW:
+        if k == 1 or self.distance.lower <= 0 or not max(large, small) >= MIN_SLOW_TIMESCALE:
             return ""
         slow = f"the slowest timescale of the target is {_steps(large)}"
         if self.frozen:
             how = "it stays in one state" if self._stays else f"its slowest timescale is {_steps(small)}"
             said = f"The small chain is frozen: {how}, while {slow}."
-        elif not large / OFF <= small <= large * OFF and large < np.inf:
+        elif not large / MAX_TIMESCALE_RATIO <= small <= large * MAX_TIMESCALE_RATIO and large < np.inf:
             said = f"The slowest timescale of the small chain is {_steps(small)}, that of the target {_steps(large)}."
-        elif large >= SLOW and self.used < k:
+        elif large >= MIN_SLOW_TIMESCALE and self.used < k:
             said = f"The small chain shows only {self.used} behaviors with its {k} states, while {slow}."
         else:
             return ""

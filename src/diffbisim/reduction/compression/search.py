@@ -87,13 +87,13 @@ from diffbisim.results.base import DistanceResult, Status
 from diffbisim.solvers import Exact
 
 #: A restart ends when its steps gain less than this fraction of the distance: in the coarse and in the final round.
-COARSE, FINE = 1e-2, 1e-4
+COARSE_GAIN, FINE_GAIN = 1e-2, 1e-4
 
 #: For chains up to this size, random kernels are used as starts, and single states are moved between classes.
-SMALL = 50
+MAX_STATES_FOR_RANDOM_STARTS = 50
 
 #: For chains up to this size, there is a descent from every start, and slow modes are computed.
-MEDIUM = 400
+MAX_STATES_FOR_ALL_STARTS = 400
 
 #: Above the discount NEARER, finalists also run via shorter horizons, each FARTHER times as long as the previous one.
 NEARER, FARTHER = 0.95, 4.0
@@ -473,7 +473,7 @@ class StartingPoints:
             return [StartingModel(model, "average") for model in nearest_first(target, aggregates, until)[:1]]
         whole = self.whole if self.whole.chain.n_states > target.chain.n_states else target
         found = simple_candidates(target, whole, self.k, seconds)
-        if found and self.shared.features is not None and target.chain.n_states <= SMALL:
+        if found and self.shared.features is not None and target.chain.n_states <= MAX_STATES_FOR_RANDOM_STARTS:
             found += metric_averages(target, self.shared.features, self.k)
         return [StartingModel(model, "simple") for model in nearest_first(target, found, until)]
 
@@ -527,7 +527,7 @@ class StartingPoints:
     @property
     def large(self) -> bool:
         """Whether the chain is too large for random kernels."""
-        return self.target.chain.n_states > SMALL
+        return self.target.chain.n_states > MAX_STATES_FOR_RANDOM_STARTS
 
     def _seen(self) -> StartingModel:
         """Return a start that uses only the appearance of the states."""
@@ -538,7 +538,8 @@ class StartingPoints:
     def _slow(self) -> NDArray[np.int64] | None:
         """Return the metastable sets, if the chain has slow modes and they are found quickly."""
         try:
-            return metastable_sets(self.target.chain, self.k) if self.target.chain.n_states <= MEDIUM else None
+            few = self.target.chain.n_states <= MAX_STATES_FOR_ALL_STARTS
+            return metastable_sets(self.target.chain, self.k) if few else None
         except InvalidChain:
             return None
 
@@ -561,16 +562,17 @@ class SearchRound(NamedTuple):
 def _heats(target: Target, kind: str) -> tuple[SearchRound, ...]:
     """Return the rounds: all starts coarsely, then the best ones; for large chains only the nearest even coarsely."""
     if kind == "aggregate":
-        few = target.chain.n_states <= SMALL
+        few = target.chain.n_states <= MAX_STATES_FOR_RANDOM_STARTS
         return (SearchRound(1.0, None), SearchRound(0.25, None, moves=True)) if few else (SearchRound(1.0, None),)
-    if target.chain.n_states <= SMALL:
-        return SearchRound(1.0, COARSE, patience=2), SearchRound(0.25, FINE)
-    if target.chain.n_states <= MEDIUM:
-        return SearchRound(1.0, COARSE / 2, 1e-3, patience=1, rounds=0), SearchRound(0.375, FINE, 1e-5, patience=2)
+    if target.chain.n_states <= MAX_STATES_FOR_RANDOM_STARTS:
+        return SearchRound(1.0, COARSE_GAIN, patience=2), SearchRound(0.25, FINE_GAIN)
+    if target.chain.n_states <= MAX_STATES_FOR_ALL_STARTS:
+        first = SearchRound(1.0, COARSE_GAIN / 2, 1e-3, patience=1, rounds=0)
+        return first, SearchRound(0.375, FINE_GAIN, 1e-5, patience=2)
     return (
         SearchRound(1.0, None, 1e-3, rounds=0),
-        SearchRound(0.25, COARSE, 1e-3, patience=1),
-        SearchRound(0.125, 3 * FINE, 1e-4, patience=2),
+        SearchRound(0.25, COARSE_GAIN, 1e-3, patience=1),
+        SearchRound(0.125, 3 * FINE_GAIN, 1e-4, patience=2),
     )
 
 
@@ -722,7 +724,7 @@ def _run(target: Target, job: Job) -> DescentOutcome | None:
             if nearer.late:
                 break
             nearer.begin()
-            descend(nearer, COARSE)
+            descend(nearer, COARSE_GAIN)
             model = nearer.model
         search = DescentRun(target, model, job.max_iterations, end, before == "hold", job.reserve, heat.tol)
         if search.late and not job.must:
@@ -731,7 +733,7 @@ def _run(target: Target, job: Job) -> DescentOutcome | None:
         first = DescentOutcome(model, search.values[:1], search.result.values, search.result.upper, True)
         averaging = before == "average" or (before == "simple" and model.assignment is not None)
         lloyd(search, heat.rounds if averaging else 0)
-        if heat.moves or (before == "simple" and target.chain.n_states <= SMALL):
+        if heat.moves or (before == "simple" and target.chain.n_states <= MAX_STATES_FOR_RANDOM_STARTS):
             exchange(search)
         if heat.small is not None:
             _to_the_end(search, heat.small, heat.patience)
@@ -752,7 +754,7 @@ def _to_the_end(search: DescentRun, small: float, patience: int) -> None:
         descend(search, small, patience)
     while lloyd(search, 1) and not search.over:
         descend(search, small, patience)
-    while small < COARSE / 2 and along_gradient(search) > small * search.value:
+    while small < COARSE_GAIN / 2 and along_gradient(search) > small * search.value:
         descend(search, small, patience)
 
 

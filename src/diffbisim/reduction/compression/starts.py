@@ -40,8 +40,8 @@ LANDMARKS, LANDMARK_CELLS = 20, 4e6
 #: With a time limit: a cautious estimate of the cells (transitions of X times transitions of L) that take one second.
 CELLS_PER_SECOND = 5e6
 
-#: Certified gap of the metric to landmarks: TIGHT for up to FEW pairs, LOOSE for more.
-TIGHT, FEW, LOOSE = 1e-6, 10_000, 1e-3
+#: Certified gap of the metric to landmarks: TIGHT_GAP for up to MAX_PAIRS_FOR_TIGHT_GAP pairs, LOOSE_GAP for more.
+TIGHT_GAP, MAX_PAIRS_FOR_TIGHT_GAP, LOOSE_GAP = 1e-6, 10_000, 1e-3
 
 #: A medoid is chosen among at most this many members of its cluster.
 CANDIDATES = 12
@@ -51,10 +51,10 @@ ROUNDS = 20
 
 #: Maximum number of iterations for a geometric median, and distances and steps that count as zero, relative to the
 #: largest number.
-WEISZFELD, CLOSE = 200, 1e-12
+MAX_MEDIAN_ITERATIONS, NEGLIGIBLE_DISTANCE = 200, 1e-12
 
 #: Partitions that agree on more than this weight are alike. To find another one, k-medoids is run with so many rounds.
-ALIKE, ATTEMPTS = 0.95, (ROUNDS, ROUNDS, 1, 1, 1)
+MAX_AGREEMENT, ATTEMPTS = 0.95, (ROUNDS, ROUNDS, 1, 1, 1)
 
 
 @stored
@@ -137,7 +137,7 @@ def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
 
 def _metric(X: MarkovChain, Y: MarkovChain, cost: Array, discount: float, seconds: float) -> Array:
     """Return the bisimulation metric between all states of two chains."""
-    tol = TIGHT if cost.size <= FEW else LOOSE
+    tol = TIGHT_GAP if cost.size <= MAX_PAIRS_FOR_TIGHT_GAP else LOOSE_GAP
     solver = Exact(tol=tol, threads=1, time_limit=None if seconds == np.inf else seconds)
     return solver.solve(Problem.make(X, Y, cost, discount)).values
 
@@ -169,7 +169,8 @@ def other_partition(
     """
     for rounds in ATTEMPTS:
         assignment = medoid_partition(features, weight, k, rng, deadline, rounds)
-        if time.monotonic() > deadline or not any(_agreement(assignment, other, weight) > ALIKE for other in known):
+        alike = (_agreement(assignment, other, weight) > MAX_AGREEMENT for other in known)
+        if time.monotonic() > deadline or not any(alike):
             break
     return assignment
 
@@ -348,19 +349,19 @@ def geometric_median(vectors: Array, weight: Array) -> Array:
     unit = float(np.abs(vectors).max()) or 1.0
     v, w = vectors / unit, weight / weight.sum()
     y = np.array([weighted_median(column, w) for column in v.T])
-    for _ in range(WEISZFELD):
+    for _ in range(MAX_MEDIAN_ITERATIONS):
         away = np.linalg.norm(v - y, axis=1)
-        here = away <= CLOSE
+        here = away <= NEGLIGIBLE_DISTANCE
         a = np.where(here, 0.0, w / np.where(here, 1.0, away))
         force, stuck = float(np.linalg.norm(a @ (v - y))), float(w[here].sum())
-        if force <= stuck * (1 + CLOSE) or not a.sum() > 0:
+        if force <= stuck * (1 + NEGLIGIBLE_DISTANCE) or not a.sum() > 0:
             break
         step = (1 - stuck / force) * (a @ (v - y)) / a.sum()
         y = y + step
-        if np.linalg.norm(step) <= CLOSE:
+        if np.linalg.norm(step) <= NEGLIGIBLE_DISTANCE:
             break
     nearest = int(np.linalg.norm(v - y, axis=1).argmin())
-    if w @ np.linalg.norm(v - v[nearest], axis=1) <= (w @ np.linalg.norm(v - y, axis=1)) * (1 + CLOSE):
+    if w @ np.linalg.norm(v - v[nearest], axis=1) <= (w @ np.linalg.norm(v - y, axis=1)) * (1 + NEGLIGIBLE_DISTANCE):
         return np.array(vectors[nearest])
     return y * unit
 

@@ -3,7 +3,7 @@
 A single HTML file contains the data, the script and the plotting library (plotly.js), so that it needs no server and no
 network. ``page.js`` draws the data, which are prepared here as JSON, and ``page.css`` styles the page.
 
-The number of disks and cells on a screen is limited (`MOST`). The states of larger chains are grouped by similar
+The number of disks and cells on a screen is limited (`MAX_GROUPS`). The states of larger chains are grouped by similar
 distances to the states of the other chain. With w the normalized occupancy within a group,
 
     P(g, h) = Σ_{x∈g} w(x) Σ_{x'∈h} P(x, x')        λ(h|g) = Σ_{x∈g} w(x) Σ_{y∈h} λ(y|x)
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["explore"]
 
-MOST = 160  # maximum number of disks of a graph and of rows of a heat map
+MAX_GROUPS = 160  # maximum number of disks of a graph and of rows of a heat map
 PAIRS = 60  # number of pairs that are listed
 PLANS = 30  # number of listed pairs whose plans are shown
 MOVES = 8  # number of entries of a plan that are shown
@@ -145,12 +145,12 @@ def _same_states(d: DistanceResult) -> bool:
 
 
 def _groups_of_x(d: DistanceResult) -> Groups:
-    return _groups(cluster_order(_known(d), MOST)[1], d.occupancy.sum(axis=1))
+    return _groups(cluster_order(_known(d), MAX_GROUPS)[1], d.occupancy.sum(axis=1))
 
 
 def _groups_of_y(d: DistanceResult, x: Groups) -> Groups:
     """Return the groups of Y, ordered like their partners in X."""
-    group = cluster_order(_known(d).T, MOST)[1]
+    group = cluster_order(_known(d).T, MAX_GROUPS)[1]
     sums = _indicator(group)
     order = by_barycenter(np.asarray((x.sums @ d.decoder.T @ sums.T).T))
     return _groups(order.argsort()[group], d.occupancy.sum(axis=0))

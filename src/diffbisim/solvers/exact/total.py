@@ -68,7 +68,7 @@ from diffbisim.solvers.exact.undiscounted import (
 )
 
 #: Sufficient residual of the independent coupling's cost, relative to the least cost of a step.
-ENOUGH = 0.05
+SUFFICIENT_RESIDUAL = 0.05
 
 
 def solve(
@@ -263,7 +263,7 @@ def independent_cost(problem: TotalProblem, equation: Equation, least: float) ->
         equation.products += 1
 
     V = equation.cost.copy()
-    residual = krylov.bicgstab(system, equation.cost, V, ENOUGH * least, max_iterations=500)
+    residual = krylov.bicgstab(system, equation.cost, V, SUFFICIENT_RESIDUAL * least, max_iterations=500)
     return V if residual <= 0.5 * least else equation.cost
 
 

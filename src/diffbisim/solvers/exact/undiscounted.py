@@ -47,7 +47,7 @@ Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 #: 1-γ of Newton's steps: initial and smallest value.
-FIRST, LEAST = 1e-3, 1e-13
+FIRST_REST, MIN_REST = 1e-3, 1e-13
 
 #: If a step gains less than this factor, 1-γ is divided by it.
 GAIN = 10.0
@@ -159,7 +159,7 @@ class Equation:
         listed = transports.items.listed
         self.pairs: Any = listed if listed.size else slice(None)
         self.TW = np.empty(transports.size)
-        self.rest, self.least, self.before = 0.0 if leaves else FIRST, LEAST, np.inf
+        self.rest, self.least, self.before = 0.0 if leaves else FIRST_REST, MIN_REST, np.inf
         self.price, self.products = PRICE, 0
 
     def improve(self) -> None:
@@ -186,7 +186,7 @@ class Equation:
         source = np.append(source, 0.0) if self.leaves else source
         step, solved = corrected(chain, source, ACCURACY * float(np.abs(source).max()), transposed=False)
         if not solved:  # move γ away from one
-            self.rest = self.least = min(self.rest * GAIN, 0.1) or FIRST
+            self.rest = self.least = min(self.rest * GAIN, 0.1) or FIRST_REST
         self.products += chain.products
         self.W[self.pairs] += step[: self.transports.size]
         self.price = price
@@ -235,15 +235,15 @@ def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None
     properties of m after each correction.
     """
     m, residual, best, system = first.copy(), np.empty_like(first), np.inf, chain.system(transposed=True)
-    rest = 0.0 if normalize is None else FIRST
+    rest = 0.0 if normalize is None else FIRST_REST
     for _ in range(100):
         krylov.product(system, m, residual)
         np.subtract(source, residual, out=residual)
         worst = float(np.abs(residual).max())
-        if worst <= OCCUPANCY * max(float(m.max()), 1.0) or (worst > best / 2 and rest <= LEAST):
+        if worst <= OCCUPANCY * max(float(m.max()), 1.0) or (worst > best / 2 and rest <= MIN_REST):
             break
         if rest and worst > best / GAIN:
-            rest = max(rest / GAIN, LEAST)
+            rest = max(rest / GAIN, MIN_REST)
         best = min(best, worst)
         step, _ = corrected(PairChain(chain.plans, chain.size, 1 - rest, chain.threads), residual, 1e-3 * worst, True)
         m += step
