@@ -298,7 +298,7 @@ def test_lack_of_memory_is_a_line(folder, monkeypatch):
         (("distance", "a.npz", "b.npz", "--output", "no/r.npz"), ("no/r.npz", "does not exist")),
         (
             ("distance", "a.npz", "weather.csv", "--cost", "indicator"),
-            ('--cost "indicator": B has names and A has none; name both',),
+            ('--cost "indicator": B has names and A has none; name the states',),
         ),
         (("info", "."), ("extension",)),
         (("info", "weather.csv", "--rewards", "weather.csv"), ("weather.csv, line 1", "state,reward")),

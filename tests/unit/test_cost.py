@@ -48,8 +48,8 @@ def test_indicator_cost_by_index_and_by_name():
     ("X", "Y", "message"),
     [
         (chain(2), chain(3), "X has 2 states and Y has 3; give both chains names"),
-        (chain(2, names="ab"), chain(2), "X has names and Y has none; name both or neither"),
-        (chain(2), chain(2, names="ab"), "Y has names and X has none; name both or neither"),
+        (chain(2, names="ab"), chain(2), "X has names and Y has none; name the states of both or neither"),
+        (chain(2), chain(2, names="ab"), "Y has names and X has none; name the states of both or neither"),
     ],
 )
 def test_indicator_cost_refuses_what_cannot_be_matched(X, Y, message):

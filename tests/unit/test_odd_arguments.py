@@ -40,7 +40,7 @@ ACTED = db.Transitions.from_pairs([0, 1], [1, 0], actions=[0, 1])
         (lambda: db.distance(X, Y, horizon=10**15), "horizon is 1000000000000000, whose .* GB of this machine"),
         (lambda: db.compress(X, 1, starts=None), "starts is a NoneType; give a list"),
         (lambda: db.solvers.SinkhornPolicy(epsilon="warm"), "epsilon is 'warm'"),
-        (lambda: db.solvers.Somcot("many"), "steps is 'many'"),
+        (lambda: db.solvers.Somcot("many"), "max_iterations is 'many'"),
         (lambda: db.solvers.LinearProgram(time_limit="long"), "time_limit is 'long'"),
         (lambda: db.pairwise(X), "chains is a MarkovChain; give a list"),
         (lambda: db.lump(X, tol="exact"), "tol is 'exact'"),

@@ -83,7 +83,9 @@ def indicator_cost(X: MarkovChain, Y: MarkovChain) -> Floats:
             raise InvalidCost(f'cost "indicator": {name} has hidden states, {HIDDEN}')
     if (X.names is None) != (Y.names is None):
         with_, without = ("X", "Y") if X.names is not None else ("Y", "X")
-        raise InvalidCost(f'cost "indicator": {with_} has names and {without} has none; name both or neither')
+        raise InvalidCost(
+            f'cost "indicator": {with_} has names and {without} has none; name the states of both or neither'
+        )
     if X.names is None and X.n_states != Y.n_states:
         raise InvalidCost(
             f'cost "indicator": X has {X.n_states} states and Y has {Y.n_states}; '

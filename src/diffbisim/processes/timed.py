@@ -3,7 +3,7 @@
     P_t   transitions[t]   (n_t, n_{t+1})        t = 0 … T-1; rows sum to one
     ν_0   initial          (n_0,)                distribution of the first state
     r_t   rewards[t]       (n_t,) or (n_t, d)    t = 0 … T: what an observer sees in a state at time t
-          names[t]        n_t names             of the states at time t
+          names[t]         n_t names             of the states at time t
 
     ν_{t+1} = ν_t P_t                            marginals
 

@@ -418,7 +418,7 @@ def _names_of_ends(terminal: Any, data: Sequence[Any]) -> tuple[Any, ...]:
     names = (terminal,) if one else tuple(terminal)
     for name in names:
         if not known(name):
-            raise InvalidArgument(f"terminal: {name!r} is not a state of the data; name states by name or index")
+            raise InvalidArgument(f"terminal: {name!r} is not a state of the data; give states by name or index")
     return names
 
 

@@ -160,7 +160,7 @@ def _on_states_of(mdp: MDP, chain: MarkovChain) -> MarkovChain:
             )
         return chain
     if chain.names is not None:
-        raise InvalidData("expert has names and the MDP has none; name both or neither")
+        raise InvalidData("expert has names and the MDP has none; name the states of both or of neither")
     if chain.n_states != mdp.n_states:
         raise InvalidData(
             f"expert has {chain.n_states} states, the MDP {mdp.n_states}; correct the chain, or name the states of "
