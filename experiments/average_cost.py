@@ -228,7 +228,7 @@ def plot(outcome: Outcome) -> Figure:
         plain(middle).bar(x + 0.27 * (k - 1), 100 * shares.mean(axis=1), 0.25, color=color, label=way)
         middle.plot(np.repeat(x + 0.27 * (k - 1), s.seeds), 100 * shares.ravel(), ".", color="black", markersize=3)
     middle.set(xlabel="nodes of each graph", ylabel="% of the time", ylim=(0, 115), yticks=range(0, 101, 20))
-    middle.set_xticks(x, assignment=[str(n) for n in s.nodes])
+    middle.set_xticks(x, labels=[str(n) for n in s.nodes])
     middle.set_title("both walks in the same block", fontsize=10)
     middle.legend(frameon=False, fontsize=7, ncols=3, loc="upper center", columnspacing=0.8, handlelength=1)
     plain(right).plot(s.nodes, np.median(seconds, axis=1), "o-", color=BLUE, label=f"ours, certified to {s.tol:.0e}")
@@ -238,7 +238,7 @@ def plot(outcome: Outcome) -> Figure:
     decades = 10.0 ** np.floor(np.nanmin(shown)), 10.0 ** np.ceil(np.nanmax(shown))
     right.set(xscale="log", yscale="log", xlabel="nodes of each graph", ylabel="seconds", ylim=decades)
     right.set_xticks([], minor=True)
-    right.set_xticks(s.nodes, assignment=[str(n) for n in s.nodes])
+    right.set_xticks(s.nodes, labels=[str(n) for n in s.nodes])
     right.set_title("time", fontsize=10)
     right.legend(frameon=False, fontsize=8)
     return figure

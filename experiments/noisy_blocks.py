@@ -180,7 +180,7 @@ def plot(outcome: Outcome) -> Figure:
         heights = [row[name] for row in means.values()]
         shift = (k - (len(outcome.methods) - 1) / 2) * width
         ax.plot(places + shift, heights, "osD^"[k], markersize=8, color=colors[name], label=name)
-    ax.set_xticks(places, assignment=[f"{noise:.0%}" for noise in means])
+    ax.set_xticks(places, labels=[f"{noise:.0%}" for noise in means])
     ax.set(xlabel="noise in every row", ylabel="distance (units of reward)", yscale="log")
     figure.legend(loc="outside lower center", edgecolor="none", fontsize=9, ncols=len(outcome.methods))
     seeds = len(outcome.settings.seeds)
