@@ -69,8 +69,8 @@ def large(chain, name, restarts):
 
     target = Target(chain, 0.95, rewards=chain.rewards)
     rewards_only = target.solve(by_appearance(target, 20))
-    labels = medoid_partition(landmark_distances(target), target.weight, 20, np.random.default_rng(0))
-    lumped = target.solve(averaged(target, labels, 20))
+    assignment = medoid_partition(landmark_distances(target), target.weight, 20, np.random.default_rng(0))
+    lumped = target.solve(averaged(target, assignment, 20))
     began = time.perf_counter()
     found = db.compress(chain, 20, restarts=restarts)
     seconds = time.perf_counter() - began
@@ -96,7 +96,7 @@ def off(times, of):
 
 
 def models(k=4, discount=0.95):
-    """Compare all models of two walks; models of classes are also made from the labels of PCCA+ and k-means."""
+    """Compare all models of two walks; models of classes are also made from the classes of PCCA+ and k-means."""
     import deeptime.markov
     from scipy.cluster.vq import kmeans2
 
@@ -120,7 +120,7 @@ def models(k=4, discount=0.95):
             found = make()
             seconds = time.process_time() - began
             alike = np.zeros((k, k))
-            np.add.at(alike, (found.labels, pcca), X.initial)
+            np.add.at(alike, (found.assignment, pcca), X.initial)
             same = alike[linear_sum_assignment(-alike)].sum()
             of, times = found.implied_timescales
             slow = f"timescales {times.round(1)} for {of.round(1)}"
@@ -151,7 +151,7 @@ def wells(seeds=range(1000, 1020)):
     for seed in seeds:
         X, k = random_wells(seed)
         kinetic = db.compress(X, k, model="kinetic")
-        mean = db.aggregate(X, kinetic.labels)
+        mean = db.aggregate(X, kinetic.assignment)
         of = kinetic.implied_timescales[0]
         rows.append([*off(kinetic.implied_timescales[1], of), *off(mean.implied_timescales[1], of), kinetic.residual,
                      kinetic.distance.value / mean.distance.value])  # fmt: skip
@@ -252,7 +252,7 @@ def scale(before=None, seeds=(201, 202), kinds=tuple(SCALE)):
 def huge(n=100_000, k=20, restarts=2):
     X = db.examples.random_sparse_chain(n, 4, 101)
     began = time.process_time()
-    found = db.compress(X, k, restarts=restarts, max_steps=3, tol=1e-4)
+    found = db.compress(X, k, restarts=restarts, max_iterations=3, tol=1e-4)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{n} states to {k}: {time.process_time() - began:.0f} s of processor time, {peak:.1f} GB, "
           f"{found.distance.lower:.5f} <= d <= {found.distance.upper:.5f}", flush=True)  # fmt: skip

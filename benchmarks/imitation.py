@@ -128,12 +128,12 @@ def taxi(args, steps=3_000, iterations=10):
     from diffbisim.learning.imitate import objective
 
     env = gymnasium.make("Taxi-v4", max_episode_steps=HORIZON)
-    mdp, large = from_env(env), objective.LARGE
+    mdp, large = from_env(env), objective.MAX_PAIRS_FOR_FULL_TABLE
     expert = optimal_policy(mdp, 0.99)
     for seed in range(100, 100 + args.seeds):
         data, found = rollouts(env, expert, steps, seed).transitions(), {}
         for name, limit in (("all pairs", np.inf), ("large", large)):
-            objective.LARGE, marks = limit, []
+            objective.MAX_PAIRS_FOR_FULL_TABLE, marks = limit, []
             run = db.imitate(
                 mdp, data, discount=0.95, max_iterations=iterations, tol=1e-9,
                 callback=lambda row, marks=marks: marks.append(time.process_time()),

@@ -14,8 +14,8 @@ every temperature. Temperatures, evaluation and certificate are the same as ours
 
 A full run would take too long, so the peer's iterations are *counted*: our kernels make the same plain iterations,
 without over-relaxation and Newton steps, and at every temperature POT is timed on SAMPLE pairs with the same table and
-potentials. Its time is the mean over the sample times the number of pairs. A peer that is ENOUGH times slower than our
-slowest solver is stopped, and the row says "at least".
+potentials. Its time is the mean over the sample times the number of pairs. A peer that is MAX_SLOWDOWN times slower
+than our slowest solver is stopped, and the row says "at least".
 
 Memory is the peak of a separate process, everything included.
 """
@@ -37,7 +37,7 @@ from diffbisim.problems.discounted import Discounted
 from diffbisim.solvers import Exact, SinkhornPolicy, SinkhornValue
 from diffbisim.solvers.sinkhorn.solver import Annealing
 
-DISCOUNT, SAMPLE, BATCHES, ENOUGH = 0.95, 8, (20, 40, 100), 200
+DISCOUNT, SAMPLE, BATCHES, MAX_SLOWDOWN = 0.95, 8, (20, 40, 100), 200
 METHODS = ("sinkhorn", "sinkhorn_stabilized", "sinkhorn_log")
 
 
@@ -122,7 +122,7 @@ def ratios(sizes: tuple[int, ...]) -> None:
 def row(n: int, name: str, problem: Problem, gap: float) -> None:
     solvers = (SinkhornPolicy(tol=gap), SinkhornPolicy(tol=gap, threads=1), SinkhornValue(tol=gap), Exact(tol=gap))
     times = [best_time(solver, problem) for solver in solvers]
-    seconds, iterations, batch, done = ENOUGH * max(times), 0, 0, False
+    seconds, iterations, batch, done = MAX_SLOWDOWN * max(times), 0, 0, False
     for size in BATCHES:
         peer_seconds, outer, came = peer(problem, gap, size, seconds)
         if came and peer_seconds < seconds:

@@ -55,5 +55,5 @@ db.plot.encoder(result, axes[1])
 # Which transitions would bring autumn closer to summer if they became more likely? Those with negative entries in the
 # gradient. Entries are comparable within a row.
 
-for state, row in zip(Y.labels, result.gradient.transition_y, strict=True):
-    print(f"{state:6s}", dict(zip(Y.labels, row.round(2).tolist(), strict=True)))
+for state, row in zip(Y.names, result.gradient.transition_y, strict=True):
+    print(f"{state:6s}", dict(zip(Y.names, row.round(2).tolist(), strict=True)))

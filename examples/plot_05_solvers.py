@@ -19,7 +19,7 @@ solvers = {
     "lp": "lp",
     "sinkhorn-policy": "sinkhorn-policy",
     "sinkhorn-value": "sinkhorn-value",
-    "somcot": db.solvers.Somcot(steps=30_000, rng=0),
+    "somcot": db.solvers.Somcot(max_iterations=30_000, rng=0),
 }
 results, seconds = {}, {}
 for name, solver in solvers.items():

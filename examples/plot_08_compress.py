@@ -26,7 +26,7 @@ print(small)
 
 print("exact classes:", db.lump(X).n_states)
 blocks = truth.rewards.astype(int)
-print("one small state per block:", all(len(set(small.labels[blocks == b])) == 1 for b in range(5)))
+print("one small state per block:", all(len(set(small.assignment[blocks == b])) == 1 for b in range(5)))
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="compressed")
 db.plot.encoder(small, left)

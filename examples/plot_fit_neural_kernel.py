@@ -46,7 +46,7 @@ position = torch.linspace(-1.0, 1.0, N, dtype=torch.float64)[:, None]
 drift = 1.5 * torch.sin(3.0 * position) * torch.tensor(MOVES, dtype=torch.float64)
 target = db.MarkovChain(walk(torch.softmax(drift, dim=1)).numpy(), initial=20, rewards=np.linspace(0.0, 1.0, N))
 
-result = db.fit(target, NeuralWalk(), cost="reward", discount=0.95, steps=60)
+result = db.fit(target, NeuralWalk(), cost="reward", discount=0.95, max_iterations=60)
 print(f"distance {result.curve()[0]:.4f} -> {result.value:.6f}, certified within {result.distance.gap:.0e}")
 
 # %%

@@ -84,19 +84,19 @@ def run(settings: Settings) -> Outcome:
     _solve(s, *_walks(s, s.nodes[0], 0)[:3])  # compiles
     for i, n in enumerate(s.nodes):
         for seed in range(s.seeds):
-            X, Y, cost, labels = _walks(s, n, seed)
+            X, Y, cost, assignment = _walks(s, n, seed)
             began = time.perf_counter()
             found = _solve(s, X, Y, cost)
             seconds[i, seed], gaps[i, seed] = time.perf_counter() - began, found.gap
             at_once: Any = distance(X, Y, cost, weights=[1, 0])
             laws = found.occupancy, at_once.occupancy_at(0), np.outer(X.initial, Y.initial)
-            same = labels[:, None] == labels
+            same = assignment[:, None] == assignment
             costs[i, seed] = found.value, *(float(np.sum(m * cost)) for m in laws[1:])
             together[i, seed] = [float(m[same].sum()) for m in laws]
             if peer is not None and n <= s.peer:
                 theirs[i, seed], their_seconds[i, seed] = _timed(s, peer, (X, Y), cost)
             if seed == 0:
-                law, blocks = laws[0], labels
+                law, blocks = laws[0], assignment
     return Outcome(
         s, costs, together, gaps, seconds, None if peer is None else theirs,
         None if peer is None else their_seconds, law, blocks,

@@ -58,7 +58,7 @@ def run(settings: Settings) -> Outcome:
     lumping = lump(chain)
     return Outcome(
         settings, result.value, result.lower, result.upper, result.iterations, result.values, result.encoder,
-        lumping.labels, lumping.residual,
+        lumping.assignment, lumping.residual,
     )  # fmt: skip
 
 

@@ -83,11 +83,11 @@ def _recovered(settings: Settings, seed: int, kind: str) -> bool:
     chain, blocks = random_blocks(settings.n_blocks, settings.block_size, np.random.default_rng(seed))
     rewards = "learn" if kind == "learned" else np.arange(settings.n_blocks)
     found = compress(chain, settings.n_blocks, settings.discount, rewards=rewards, rng=seed)
-    return found.distance.upper <= settings.zero and same_partition(found.labels, blocks)
+    return found.distance.upper <= settings.zero and same_partition(found.assignment, blocks)
 
 
 def same_partition(a: Integers, b: Integers) -> bool:
-    """Return whether two labelings define the same partition."""
+    """Return whether two assignments define the same partition."""
     pairs = len(set(zip(a.tolist(), b.tolist(), strict=True)))
     return pairs == len(set(a.tolist())) == len(set(b.tolist()))
 

@@ -64,7 +64,10 @@ def run(settings: Settings) -> Outcome:
 
     target = drift_walk(settings.true_drift, settings.n_states)
     runs: dict[str, tuple[float, dict[str, Any]]] = {f"from {f:g}": (f, {}) for f in settings.starts}
-    constant = {"optimizer": lambda p: torch.optim.SGD(p, settings.constant_step), "steps": settings.constant_steps}
+    constant = {
+        "optimizer": lambda p: torch.optim.SGD(p, settings.constant_step),
+        "max_iterations": settings.constant_steps,
+    }
     runs["constant steps"] = (settings.starts[0], constant)
     paths, values, found, upper = {}, {}, {}, {}
     for name, (start, how) in runs.items():

@@ -2,7 +2,7 @@
 
 States are 0 … 4, with the actions left, right, stay and jump to state 0, and a slip with probability 0.1. The expert's
 transitions (s, s') are drawn from its discounted occupancy. The dynamics are either *known*, or *estimated* from the
-same number of action-labeled transitions of a uniformly random policy (the paper does not say what its baselines use).
+same number of transitions with actions of a uniformly random policy (the paper does not say what its baselines use).
 Each seed is evaluated against the true expert in the true MDP:
 
     d           exact bisimulation distance, cost 1{x ≠ y}
@@ -49,7 +49,7 @@ CLAIM = (
 )
 
 DYNAMICS = ("known", "estimated")
-LEAST = 1e-3  # smaller distances are drawn here
+MIN_DRAWN = 1e-3  # smaller distances are drawn here
 MEASURES = ("distance", "spi_distance", "kernel_kl", "policy_kl")
 
 
@@ -242,12 +242,12 @@ def plot(outcome: Outcome) -> Figure:
 def _panel(ax: Axes, outcome: Outcome, epsilon: float, order: list[str]) -> None:
     for dynamics, color, shift in zip(DYNAMICS, (BLUE, VERMILION), (0.14, -0.14), strict=True):
         for y, name in enumerate(order):
-            values = np.maximum(outcome.scores[epsilon, dynamics, name][:, 0], LEAST)
+            values = np.maximum(outcome.scores[epsilon, dynamics, name][:, 0], MIN_DRAWN)
             label = f"{dynamics} dynamics (left)" if y == 0 else None
             ax.plot(values, np.full(values.size, y + shift), "o", color=color, ms=3, alpha=0.35)
             ax.plot(np.median(values), y + shift, "|", color=color, ms=14, mew=2.4, label=label)
     ax.set_xscale("log")
-    ax.set_xlim(0.8 * LEAST, 1.0)
+    ax.set_xlim(0.8 * MIN_DRAWN, 1.0)
     ax.set_yticks(range(len(order)), order)
     ax.set_xlabel("bisimulation distance $d$ to the true expert")
 

@@ -40,10 +40,10 @@ TITLE = "Gymnasium environments with known tables, experts observed through stat
 CLAIM = "The paper considers five states."
 
 HORIZON = 200
-LARGE = 100  # number of states above which the cone programs are skipped
+MAX_STATES_OF_CONES = 100  # number of states above which the cone programs are skipped
 CONES = ("PW-DICE", "SMODICE", "LobsDICE")
 SIMPLEST = f"{OURS}, simplest"
-LEAST = 1e-4  # smaller distances are drawn here
+MIN_DRAWN = 1e-4  # smaller distances are drawn here
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,13 @@ def run(settings: Settings) -> Outcome:
         expert = optimal_policy(mdp, settings.expert_discount)
         states[name] = mdp.n_states
         returns[name] = expected_return(mdp, expert, HORIZON)
-        seeds = settings.seeds if mdp.n_states <= LARGE else 1
+        seeds = settings.seeds if mdp.n_states <= MAX_STATES_OF_CONES else 1
         walks = [rollouts(env, expert, settings.transitions, seed).transitions() for seed in range(seeds)]
         scene = _Scene(mdp, expert, returns[name], settings)
         scores[name, OURS], scores[name, SIMPLEST] = np.array([scene.ours(walk) for walk in walks]).transpose(1, 0, 2)
         shown = [expert_chain(walk, mdp, shared=True) for walk in walks]
         for method in METHODS if settings.baselines else ():
-            if mdp.n_states <= LARGE or method not in CONES:
+            if mdp.n_states <= MAX_STATES_OF_CONES or method not in CONES:
                 try:
                     scores[name, method] = np.array([scene.baseline(method, chain) for chain in shown])
                 except MissingExtra:
@@ -172,7 +172,7 @@ def findings(outcome: Outcome) -> list[str]:
         )
     if not outcome.settings.baselines:
         return sentences
-    large = [name for name, n in outcome.states.items() if n > LARGE]
+    large = [name for name, n in outcome.states.items() if n > MAX_STATES_OF_CONES]
     sentences += [f"{name}: too large for {', '.join(CONES)}, one seed only" for name in large]
     names = {method for _, method in outcome.scores}
     return [*sentences, *left_out(names | set(CONES) if len(large) == len(outcome.states) else names)]
@@ -193,9 +193,9 @@ def plot(outcome: Outcome) -> Figure:
         _panel(plain(row[1]), outcome, name, methods, 1)
         row[0].set_ylabel(name)
         row[1].set_yticklabels([])
-        row[0].set(xscale="log", xlim=(0.7 * LEAST, 1.6))
+        row[0].set(xscale="log", xlim=(0.7 * MIN_DRAWN, 1.6))
         row[1].set_xlim(-0.05, 1.08)
-    axes[-1, 0].set_xlabel(f"distance $d$ to the expert (below {LEAST:g}: drawn there)")
+    axes[-1, 0].set_xlabel(f"distance $d$ to the expert (below {MIN_DRAWN:g}: drawn there)")
     axes[-1, 1].set_xlabel("return, share of the expert's (below zero: drawn at zero)")
     figure.suptitle(f"Imitation from {outcome.settings.transitions} observed transitions, tables known", fontsize=11)
     return figure
@@ -203,7 +203,7 @@ def plot(outcome: Outcome) -> Figure:
 
 def _panel(ax: Axes, outcome: Outcome, name: str, methods: list[str], column: int) -> None:
     for y, method in enumerate(methods):
-        values = np.clip(outcome.scores[name, method][:, column], LEAST if column == 0 else 0.0, None)
+        values = np.clip(outcome.scores[name, method][:, column], MIN_DRAWN if column == 0 else 0.0, None)
         color = BLUE if method in (OURS, SIMPLEST) else GRAY
         ax.plot(values, np.full(values.size, y), "o", color=color, ms=4, alpha=0.5)
         ax.plot(np.median(values), y, "|", color=color, ms=13, mew=2.6)

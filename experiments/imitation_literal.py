@@ -39,7 +39,7 @@ RULES: dict[str, PolicyUpdate] = {
     "best response": BestResponse(),
     "steps": Natural(),
 }
-LEAST = 1e-7  # smaller distances are drawn here
+MIN_DRAWN = 1e-7  # smaller distances are drawn here
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ def _panel(ax: Axes, outcome: Outcome, epsilon: float) -> None:
             end = (
                 int(np.argmax(values <= outcome.settings.tol)) + 1 if values.min() <= outcome.settings.tol else at.size
             )
-            shown = np.maximum(values[:end], LEAST)
+            shown = np.maximum(values[:end], MIN_DRAWN)
             if start:
                 ax.plot(at[:end], shown, color=color, linewidth=0.6, alpha=0.4)
             else:
                 ax.plot(at[:end], shown, color=color, marker=marker, ms=3, linewidth=1.6, label=label)
-    if outcome.floor[epsilon] > LEAST:
+    if outcome.floor[epsilon] > MIN_DRAWN:
         ax.axhline(outcome.floor[epsilon], color=GRAY, linestyle="--", label="best deterministic policy")

@@ -39,7 +39,7 @@ class Settings:
     start: float = -2.0
     n_states: int = 16
     discount: float = 0.95
-    steps: int = 40
+    max_iterations: int = 40
     double: int = 2000  # iterations of SOMCOT per step
     single: int = 1000  # and of the last step of the single loop
     seeds: int = 3
@@ -87,7 +87,9 @@ def _fit(settings: Settings, **how: Any) -> tuple[list[float], Any]:
 
     model, path = DriftWalk(settings.start, settings.n_states), [settings.start]
     follow = partial(_follow, model, path)
-    return path, fit(kernel=model, discount=settings.discount, steps=settings.steps, callback=follow, **how)
+    return path, fit(
+        kernel=model, discount=settings.discount, max_iterations=settings.max_iterations, callback=follow, **how
+    )
 
 
 def _follow(model: Any, path: list[float], row: Row) -> None:

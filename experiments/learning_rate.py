@@ -27,7 +27,7 @@ CLAIM = "The outer learning rate trades speed for stability."
 @dataclass(frozen=True)
 class Settings:
     rates: tuple[float, ...] = (0.03, 0.1, 0.3)
-    steps: int = 200
+    max_iterations: int = 200
     discount: float = 0.95
     true_drift: float = 1.5
     start: float = -2.0
@@ -43,10 +43,15 @@ def run(settings: Settings) -> Outcome:
     from diffbisim.learning.fit.kernels import DriftWalk
 
     target = drift_walk(settings.true_drift)
-    how: dict[str, Any] = {"steps": settings.steps, "discount": settings.discount, "inner_gap": 0.0, "tol": 1e-9}
+    how: dict[str, Any] = {
+        "max_iterations": settings.max_iterations,
+        "discount": settings.discount,
+        "inner_gap": 0.0,
+        "tol": 1e-9,
+    }
     curves = {"step rule": fit(target, DriftWalk(settings.start), **how).curve("upper")}
     for rate in settings.rates:
-        optimizer, scheduler = annealed(settings.steps, rate)
+        optimizer, scheduler = annealed(settings.max_iterations, rate)
         for name, decay in (("", None), (", annealed", scheduler)):
             result = fit(target, DriftWalk(settings.start), optimizer=optimizer, scheduler=decay, **how)
             curves[f"Adam {rate:g}{name}"] = result.curve("upper")
@@ -86,7 +91,7 @@ def findings(outcome: Outcome) -> list[str]:
     decayed, constant = (min(_adam(best, kind)) for kind in (True, False))
     return [
         f"least certified distance on the way: {best['step rule']:.0e} in {len(outcome.curves['step rule'])} steps of "
-        f"the rule; in {outcome.settings.steps} of Adam, at the best of {rates} rate{'s' * (rates != 1)}, "
+        f"the rule; in {outcome.settings.max_iterations} of Adam, at the best of {rates} rate{'s' * (rates != 1)}, "
         f"{constant:.0e} with a constant one and {decayed:.0e} with an annealed one"
     ]
 

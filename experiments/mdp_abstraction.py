@@ -83,7 +83,9 @@ def _statistics(name: str, losses: list[float]) -> dict[str, float]:
 
 def _bounds(influence: float, discount: float) -> Row:
     """Return the true loss and a-priori bounds with the cells as classes, for several influences."""
-    found = abstract(four_rooms(7, irrelevant=3, influence=influence), discount=discount, labels=np.arange(120) // 3)
+    found = abstract(
+        four_rooms(7, irrelevant=3, influence=influence), discount=discount, assignment=np.arange(120) // 3
+    )
     names = "loss", "reward_bound", "bound", "family_bound"
     return {"influence": influence, **{name: float(getattr(found, name)) for name in names}}
 
@@ -171,15 +173,15 @@ def _draw_classes(ax: Axes, found: AbstractionResult) -> None:
     cells: Floats = np.full((7, 7, 3), 0.25)
     colors = colormaps["tab20"](np.arange(found.n_states) % 20)[:, :3]
     arrows = {"up": "↑", "down": "↓", "left": "←", "right": "→"}
-    names = found.ground.actions or ()
+    actions = found.ground.actions or ()
     policy, best = found.lift(found.policy), optimal_policy(found.ground, found.discount)
-    labels: Any = found.ground.labels
-    for s, (row, column, value) in enumerate(labels):
+    names: Any = found.ground.names
+    for s, (row, column, value) in enumerate(names):
         if value == 0:
-            cells[row, column] = 0.45 + 0.55 * colors[found.labels[s]]
+            cells[row, column] = 0.45 + 0.55 * colors[found.assignment[s]]
             other = found.losses[s] > 1e-9
             ax.text(
-                column, row, arrows[str(names[policy[s]])], ha="center", va="center", fontsize=11,
+                column, row, arrows[str(actions[policy[s]])], ha="center", va="center", fontsize=11,
                 color=VERMILION if other and policy[s] != best[s] else "black",
             )  # fmt: skip
     ax.imshow(cells, interpolation="nearest")

@@ -67,7 +67,7 @@ def run(settings: Settings) -> Outcome:
 def _world(name: str, settings: Settings) -> World:
     mdp, cells, origin = _made(name)
     γ, merged = settings.discount, lump(mdp)
-    small, at = merged.mdp, np.ix_(merged.labels, merged.labels)
+    small, at = merged.mdp, np.ix_(merged.assignment, merged.assignment)
     metrics, gaps, work, seconds = {}, {}, {}, {}
     for metric in METRICS:
         began = time.perf_counter()
@@ -81,7 +81,7 @@ def _world(name: str, settings: Settings) -> World:
         work[metric] = r.work["transports"] / (r.work["pairs"] * r.work["choices"])
     v = optimal_values(mdp, γ)
     return World(
-        mdp, merged.labels, cells, origin, (1 - γ) * (v.lower + v.upper) / 2, metrics, gaps, work, seconds
+        mdp, merged.assignment, cells, origin, (1 - γ) * (v.lower + v.upper) / 2, metrics, gaps, work, seconds
     )  # fmt: skip
 
 
@@ -96,8 +96,8 @@ def _made(name: str) -> tuple[MDP, Integers, int]:
     if name == "four rooms":
         mdp = four_rooms(7)
         cells = np.full((7, 7), -1)
-        labels: Any = mdp.labels
-        for k, cell in enumerate(labels):
+        names: Any = mdp.names
+        for k, cell in enumerate(names):
             cells[cell] = k
         return mdp, cells, 0
     gym = import_gymnasium()

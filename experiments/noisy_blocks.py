@@ -80,20 +80,20 @@ def _compare(settings: Settings, noise: float, seed: int) -> Row:
         "noise": noise,
         "seed": seed,
         "classes": lump(chain).n_states,
-        "recovered": same_partition(found.labels, blocks),
+        "recovered": same_partition(found.assignment, blocks),
         "compress": found.distance.value,
         "true blocks": averaged(chain, blocks, settings.discount),
     }
-    for name, labels in (("k-means", _k_means(chain, k, seed)), ("PCCA+", _pcca(chain, k))):
-        if labels is not None:
-            row[name] = averaged(chain, labels, settings.discount)
+    for name, assignment in (("k-means", _k_means(chain, k, seed)), ("PCCA+", _pcca(chain, k))):
+        if assignment is not None:
+            row[name] = averaged(chain, assignment, settings.discount)
     return row
 
 
-def averaged(chain: MarkovChain, labels: Integers, discount: float) -> float:
+def averaged(chain: MarkovChain, assignment: Integers, discount: float) -> float:
     """Return the distance of the chain averaged over classes, with median rewards."""
     target = Target(chain, discount, rewards=chain.rewards)
-    return target.solve(average_over(target, labels, int(labels.max()) + 1)).value
+    return target.solve(average_over(target, assignment, int(assignment.max()) + 1)).value
 
 
 def _k_means(chain: MarkovChain, k: int, seed: int) -> Integers | None:

@@ -40,7 +40,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    steps: int = 200
+    max_iterations: int = 200
     sizes: tuple[tuple[int, int], ...] = ((20, 5),)  # states of the chain, and of the model
     discount: float = 0.95
     seeds: int = 1
@@ -66,10 +66,10 @@ def run(settings: Settings) -> Outcome:
 def _fit(settings: Settings, n: int, k: int, seed: int, way: dict[str, Any]) -> tuple[float, int, int, int]:
     from diffbisim.learning.fit.kernels import Softmax
 
-    optimizer, scheduler = annealed(settings.steps)
+    optimizer, scheduler = annealed(settings.max_iterations)
     result = fit(
         random_chain(n, seed), Softmax(k), discount=settings.discount, rewards=np.linspace(0.0, 1.0, k),
-        steps=settings.steps, optimizer=optimizer, scheduler=scheduler, **way,
+        max_iterations=settings.max_iterations, optimizer=optimizer, scheduler=scheduler, **way,
     )  # fmt: skip
     return result.value, result.work["pivots"], result.work["sweeps"], result.work["gradient_sweeps"]
 
@@ -151,7 +151,7 @@ def plot(outcome: Outcome) -> Figure:
         left += width
     ax.set_yticks(at, [name.replace(", ", ",\n") for name in outcome.work], fontsize=8)
     ax.invert_yaxis()
-    ax.set(xlabel="pivots and sweeps", title=f"Inner work of a fit of {outcome.settings.steps} steps")
+    ax.set(xlabel="pivots and sweeps", title=f"Inner work of a fit of {outcome.settings.max_iterations} steps")
     ax.legend(frameon=False, fontsize=8)
     plain(ax)
     return figure

@@ -68,12 +68,14 @@ def samples() -> dict[str, Sample]:
         "sinkhorn": _quiet(X, Y, solver="sinkhorn-policy"),
         "entropic": db.distance(X, Y, discount=0.8, solver=SinkhornPolicy(epsilon=0.5)),
         "lp": db.distance(X, Y, solver="lp"),
-        "somcot": db.distance(X, Y, discount=0.8, solver=Somcot(steps=200)),
+        "somcot": db.distance(X, Y, discount=0.8, solver=Somcot(max_iterations=200)),
         "followed": Follow(Exact()).solve(start.problem, warm=start),
     }
     learner = db.distance(X, mdp.induced_chain(policy), solver=Exact())
     history = ({"value": 1.0, "step": 0.5},)
-    results["fit"] = FitResult(Y, start, {"logits": np.ones((4, 4))}, None, Status.STEPS, history, {"pivots": 3})
+    results["fit"] = FitResult(
+        Y, start, {"logits": np.ones((4, 4))}, None, Status.ITERATIONS_OF_FIT, history, {"pivots": 3}
+    )
     results["compression"] = CompressResult(Y, start, history)
     results["imitation"] = ImitationResult(policy, learner, history, mdp, Status.ITERATIONS)
     found = [
@@ -83,7 +85,7 @@ def samples() -> dict[str, Sample]:
         Sample(
             name, {f"{name}.npz": _written(lambda path, chain=chain: db.write_chain(chain, path), ".npz")}, use_chain
         )
-        for name, chain in (("dense", _chain(2, 3, labels=["a", 1.5, ("b", 2)])), ("sparse", walk))
+        for name, chain in (("dense", _chain(2, 3, names=["a", 1.5, ("b", 2)])), ("sparse", walk))
     ]
     found += [Sample(name, {k: text.encode() for k, text in files.items()}, use) for name, files, use in TEXTS]
     found += [
@@ -148,9 +150,9 @@ def _halves():
     return db.MarkovChain(P, rewards=[0.0, 1.0, 2.0, 3.0])
 
 
-def _chain(seed, n, labels=None):
+def _chain(seed, n, names=None):
     rng = np.random.default_rng(seed)
-    return db.MarkovChain(rng.dirichlet(np.ones(n), size=n), rewards=rng.random(n), labels=labels)
+    return db.MarkovChain(rng.dirichlet(np.ones(n), size=n), rewards=rng.random(n), names=names)
 
 
 def _quiet(*args, **options):
@@ -203,7 +205,7 @@ def use_model(path, rng):
 
 
 def use_rewards(path, rng):
-    db.MarkovChain(np.eye(2), labels=["home", "work"], rewards=read_rewards(path))
+    db.MarkovChain(np.eye(2), names=["home", "work"], rewards=read_rewards(path))
 
 
 def use_cost(path, rng):
@@ -242,7 +244,7 @@ def use_result(path, rng):
 
 def go_on(result):
     """A short solve from a result, by a solver of its own kind."""
-    solvers = {"somcot": Somcot(steps=result.iterations + 5), "lp": Exact(max_iterations=2)}
+    solvers = {"somcot": Somcot(max_iterations=result.iterations + 5), "lp": Exact(max_iterations=2)}
     solvers["sinkhorn-policy"] = SinkhornPolicy(max_iterations=2)
     solver = solvers.get(result.solver, Exact(max_iterations=2, reachable=not result.coupling.complete))
     if result.solver == "somcot" and result.iterations > 10_000:
@@ -462,7 +464,7 @@ def _poked(array, rng):
 
 
 def changed_json(data, rng):
-    """The JSON of a result, or the labels of a chain."""
+    """The JSON of a result, or the names of a chain."""
     arrays = _arrays(data)
     texts = [name for name, array in arrays.items() if array.dtype == np.uint8 and array[:1].tobytes() in (b"{", b"[")]
     if not texts:

@@ -183,12 +183,12 @@ def asked(rng, data, warm):
     if name.startswith("entropic"):
         how["epsilon"] = (data["cost"].max() or 1.0) * 10.0 ** rng.uniform(-1.0, 0.5) / (1 - data["discount"])
     if name == "somcot":
-        how["steps"] = 100
+        how["max_iterations"] = 100
     if name != "follow":
         if end == "first iteration":
-            how["steps" if name == "somcot" else "max_iterations"] = 1
+            how["max_iterations"] = 1
         elif end == "second iteration":
-            how["steps" if name == "somcot" else "max_iterations"] = 2
+            how["max_iterations"] = 2
         elif end == "no time":
             how["time_limit"] = 0.0 if name == "exact" else 1e-9
     passage = str(rng.choice(PASSAGES, p=[0.5, 0.3, 0.08, 0.06, 0.06])) if warm else "cold"

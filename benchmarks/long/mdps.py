@@ -124,7 +124,7 @@ def laws(seed: int, count: int) -> None:
         kind, γ, k = KINDS[case % 3], DISCOUNTS[(case // 3) % 3], int(rng.integers(1, 4))
         M = with_clones(rng, int(rng.integers(2, 5)), k, kind)
         N, K = (with_clones(rng, int(rng.integers(1, 4)), k, kind) for _ in range(2))
-        same = np.equal.outer(*[db.lump(M).labels] * 2)
+        same = np.equal.outer(*[db.lump(M).assignment] * 2)
         tables = {}
         for mode in MODES:
             MN, NK, MK, own = (

@@ -79,9 +79,9 @@ def large(seed: int, count: int) -> None:
         tried = [np.zeros(n, int), *(rank * k // n for rank in ranks)]
         tried += [np.unique(np.minimum(np.round((x - x.min()) / np.ptp(x) * k), k - 1), return_inverse=True)[1]
                   for x in (v, r.mean(axis=1))]  # fmt: skip
-        best = min(float(abstraction.losses(P, r, labels, γ, v).max()) for labels in tried)
+        best = min(float(abstraction.losses(P, r, assignment, γ, v).max()) for assignment in tried)
         simple.append(excess(result.loss, best))
-        near = abstraction.one_step_away(result.labels.tolist(), k)
+        near = abstraction.one_step_away(result.assignment.tolist(), k)
         local.append(excess(result.loss, min(float(abstraction.losses(P, r, x, γ, v).max()) for x in near)))
     report("abstract, larger, above simple partitions", simple, spent)
     report("abstract, larger, above moves and swaps", local, 0.0)
@@ -229,7 +229,7 @@ def simple_classes(X: Any, k: int, γ: float) -> list[Any]:
     slow = V[:, np.argsort(-λ.real)[:k]].real
     for points in (r[:, None], np.stack([r, value], axis=1) / [np.ptp(r), np.ptp(value) + 1e-300], slow):
         found.append(kmeans2(points + 0.0, k, minit="++", seed=0)[1])
-    return [np.unique(labels, return_inverse=True)[1] for labels in found]
+    return [np.unique(assignment, return_inverse=True)[1] for assignment in found]
 
 
 def frozen_distance(X: Any, k: int, γ: float) -> float:
@@ -255,10 +255,10 @@ def frozen_distance(X: Any, k: int, γ: float) -> float:
 def simple_chains(X: Any, k: int, γ: float) -> tuple[float, float]:
     """Return the least distance of the simple aggregates, and that of all simple chains."""
     means, others = [], [frozen_distance(X, k, γ)]
-    for labels in simple_classes(X, k, γ):
-        means.append(db.aggregate(X, labels, discount=γ).distance.value)
+    for assignment in simple_classes(X, k, γ):
+        means.append(db.aggregate(X, assignment, discount=γ).distance.value)
         try:
-            others.append(db.aggregate(X, labels, "kinetic", discount=γ).distance.value)
+            others.append(db.aggregate(X, assignment, "kinetic", discount=γ).distance.value)
         except (db.InvalidChain, db.InvalidArgument):  # several recurrent classes, transient classes, too slow
             continue
     with suppress(db.InvalidChain):

@@ -1,6 +1,6 @@
 """SOMCOT's error after 10^6 iterations, relative to the exact solver: 3 shapes, 2 discounts, 10 seeds each.
 
-    python benchmarks/long/somcot_accuracy.py [--steps 1000000] [--seeds 10] [--only 5x5]
+    python benchmarks/long/somcot_accuracy.py [--max-iterations 1000000] [--seeds 10] [--only 5x5]
 
 It prints the medians over seeds of the relative error of the distance and of the cosine between the estimated and the
 exact gradient (kernel of Y, on its support and everywhere). This takes about an hour on two cores; every seed is a
@@ -67,17 +67,17 @@ def run(job: Job) -> tuple[float, float, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--max-iterations", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--only", default="")
     settings = parser.parse_args()
-    print(f"{settings.steps} iterations, {settings.seeds} seeds: medians (worst)")
+    print(f"{settings.max_iterations} iterations, {settings.seeds} seeds: medians (worst)")
     print(f"{'':16s} {'discount':>8s} {'error of d':>20s} {'cosine, support':>20s} {'cosine, all':>20s} {'band':>8s}")
     with ProcessPoolExecutor(available_threads()) as pool:
         for name in shapes(0.9):
             for discount in (0.9, 0.95):
                 if settings.only in name:
-                    jobs = [Job(name, discount, seed, settings.steps) for seed in range(settings.seeds)]
+                    jobs = [Job(name, discount, seed, settings.max_iterations) for seed in range(settings.seeds)]
                     error, on, everywhere, band = np.array(list(pool.map(run, jobs))).T
                     print(
                         f"{name:16s} {discount:8.2f} {np.median(error):11.3%} ({error.max():6.2%}) "

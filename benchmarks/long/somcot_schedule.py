@@ -1,6 +1,6 @@
 """The comparison behind SOMCOT's default steps: the schedules that were tried, and their errors.
 
-    python benchmarks/long/somcot_schedule.py [--steps 50000] [--seeds 3]
+    python benchmarks/long/somcot_schedule.py [--max-iterations 50000] [--seeds 3]
 
 Every line is one schedule. The columns are medians over seeds and both discounts of the relative error of d and of the
 cosine of the gradient on its support, for the five problems of somcot_accuracy.py.
@@ -34,12 +34,13 @@ SCHEDULES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=50_000)
+    parser.add_argument("--max-iterations", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=3)
     settings = parser.parse_args()
     names = list(shapes(0.9))
     print(
-        f"{settings.steps} iterations, {settings.seeds} seeds, discounts 0.9 and 0.95: error of d, cosine of gradient"
+        f"{settings.max_iterations} iterations, {settings.seeds} seeds, discounts 0.9 and 0.95: "
+        "error of d, cosine of gradient"
     )
     print(f"{'':36s}" + "".join(f"{name:>18s}" for name in names))
     with ProcessPoolExecutor(available_threads()) as pool:
@@ -47,7 +48,7 @@ def main() -> None:
             cells = []
             for name in names:
                 jobs = [
-                    Job(name, discount, seed, settings.steps, tuple(options.items()))
+                    Job(name, discount, seed, settings.max_iterations, tuple(options.items()))
                     for discount in (0.9, 0.95)
                     for seed in range(settings.seeds)
                 ]

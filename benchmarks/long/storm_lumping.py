@@ -27,7 +27,7 @@ CONSTANTS = {
     "brp.pm": "N=16,MAX=2", "brp.jani": "N=16,MAX=2", "coin2.nm": "K=2", "firewire.nm": "delay=3,fast=0.5",
     "wlan0_collide.nm": "COL=2,TRANS_TIME_MAX=10",
 }  # fmt: skip
-INFINITE, MOST = ("infinite.pm",), 100_000  # states
+INFINITE, MAX_STATES = ("infinite.pm",), 100_000  # states
 
 
 def built(path):
@@ -95,7 +95,7 @@ def main() -> None:
             continue
         try:
             model = built(path)
-            if model.nr_states > MOST:
+            if model.nr_states > MAX_STATES:
                 raise ValueError(f"{model.nr_states} states")
             held = sorted(set(model.labeling.get_labels()) - {"init", "deadlock"})
             asked = [[label] for label in held] + [held] * (len(held) > 1)

@@ -58,7 +58,7 @@ from diffbisim.statistics.permutation import (
     tail_probabilities,
 )
 
-DISCOUNT, LEVEL, ROUND = 0.95, 0.05, 50
+DISCOUNT, ALPHA, ROUND = 0.95, 0.05, 50
 FRESH = 1_000_000  # seeds of chains; those below were used in the design of the test
 TESTS = "ours", "T1", "T2", "T3", "chi2", "LR"
 TABLES = "level", "groups", "few", "sessions", "times", "power", "located"
@@ -416,7 +416,7 @@ def cells_of(tables, states):
 
 
 def share(p):
-    return float(np.mean(np.asarray(p) <= LEVEL + 1e-12))
+    return float(np.mean(np.asarray(p) <= ALPHA + 1e-12))
 
 
 def row(cell, found):
@@ -424,7 +424,7 @@ def row(cell, found):
     table = np.array(found)
     shares = [share(column) for column in table.T[: len(TESTS)]]
     if cell.table in ("power", "located") and cell.planted != "drift":
-        rejected = table[:, 0] <= LEVEL + 1e-12
+        rejected = table[:, 0] <= ALPHA + 1e-12
         first, best = table.T[len(TESTS) : len(TESTS) + 2]
         shares += [first.mean(), first[rejected].mean() if rejected.any() else np.nan, best.mean()]
     if cell.table == "located":
@@ -482,7 +482,7 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, help="a file that p-values are added to, and read from")
     s = parser.parse_args()
     cells, kept = list(cells_of(s.tables, s.states)), Kept(s.kept, s.permutations)
-    print(f"{s.permutations} permutations, level {LEVEL}; datasets, and shares rejected by {', '.join(TESTS)};")
+    print(f"{s.permutations} permutations, alpha {ALPHA}; datasets, and shares rejected by {', '.join(TESTS)};")
     print("planted row first by z: of all, of those that our test rejects, and of all by the oracle;")
     print("located: of all by √(h/v) W, and share rejected by its maximum")
     with ProcessPoolExecutor(s.workers) as pool:

@@ -57,7 +57,7 @@ print(f"p = {answer.p_value:.3f}: {answer.conclusion}")
 
 small = {model: db.compress(chain, 2, model=model, rng=0) for model in ("kinetic", "aggregate")}
 theirs = msm.pcca(2).assignments
-ours = small["kinetic"].labels
+ours = small["kinetic"].assignment
 same = max(np.mean(ours == theirs), np.mean(ours != theirs))
 for name, result in small.items():
     slow = result.implied_timescales

@@ -10,7 +10,7 @@
     q = db.lump(X)                            # exact quotient
     p = db.imitate(mdp, expert).policy        # policy whose chain is closest to the expert's
     Z = db.compress(X, n_states=5)            # nearest chain with 5 states, and the encoder
-    K = db.aggregate(X, labels, "kinetic")    # chain on given classes that keeps the slow rates of X
+    K = db.aggregate(X, assignment, "kinetic")  # chain on given classes that keeps the slow rates of X
     A = db.abstract(mdp, n_states=5)          # 5-state MDP to plan with, and the exact loss of planning with it
 
 Submodules are imported on first access, so ``import diffbisim`` is fast.

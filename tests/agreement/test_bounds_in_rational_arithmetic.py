@@ -69,8 +69,8 @@ EVERY = {
     "value": SinkhornValue(),
     "value one iteration": SinkhornValue(max_iterations=1),
     "value constant": SinkhornValue(schedule="constant", max_iterations=20),
-    "somcot": Somcot(steps=100),
-    "somcot one step": Somcot(steps=1),
+    "somcot": Somcot(max_iterations=100),
+    "somcot one step": Somcot(max_iterations=1),
 }
 
 
@@ -88,7 +88,7 @@ def test_somcot_from_a_start_of_the_smallest_double():
     """Its share of a row vanished in a quotient, and with it a logarithm."""
     X = db.MarkovChain([[0.5, 0.5], [1.0, 0.0]], initial=[1.0, 5e-324])
     problem = Discounted.make(X, X, np.array([[0.5, 0.6], [0.7, 0.8]]), 0.5)
-    result = Somcot(steps=100).solve(problem)
+    result = Somcot(max_iterations=100).solve(problem)
     assert np.isfinite(result.occupancy).all()
     assert not wrong(result, exact_distance_of(problem))
 

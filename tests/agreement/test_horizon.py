@@ -294,7 +294,7 @@ def test_saved_and_pickled_results_are_the_same(kind, tmp_path, monkeypatch):
         monkeypatch.setattr(horizon, "KEPT", 0)
     X = db.examples.random_chain(4, 0)
     Y = db.TimedChain.from_paths(np.random.default_rng(0).normal(size=(40, 4)), n_states=4)
-    X = db.TimedChain([X.transition, sp.csr_array(X.transition), X.transition], rewards=X.rewards, labels="abcd")
+    X = db.TimedChain([X.transition, sp.csr_array(X.transition), X.transition], rewards=X.rewards, names="abcd")
     if kind == "chains":
         X, Y = db.examples.random_chain(4, 0), db.examples.random_sparse_chain(5, 2, 1)
     stop = (lambda row: row["time"] == 1) if kind == "stopped" else None

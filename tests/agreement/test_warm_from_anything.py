@@ -25,8 +25,8 @@ SOLVERS = {
     "policy one iteration": SinkhornPolicy(max_iterations=1),
     "value": SinkhornValue(),
     "value one iteration": SinkhornValue(max_iterations=1),
-    "somcot": Somcot(steps=200),
-    "somcot one step": Somcot(steps=1),
+    "somcot": Somcot(max_iterations=200),
+    "somcot one step": Somcot(max_iterations=1),
 }
 
 DONORS = {
@@ -41,8 +41,8 @@ DONORS = {
     "policy 1e-9": SinkhornPolicy(tol=1e-9),
     "value, one iteration": SinkhornValue(max_iterations=1),
     "policy sqrt": SinkhornPolicy(schedule="sqrt", max_iterations=3),
-    "somcot": Somcot(steps=200),
-    "somcot, one step": Somcot(steps=1),
+    "somcot": Somcot(max_iterations=200),
+    "somcot, one step": Somcot(max_iterations=1),
 }
 
 #: What the previous problem was: this one at another scale, flat, free, or another one of the same shape.

@@ -40,7 +40,7 @@ ENDS = [
 M, N = (db.MDP(RNG.dirichlet(np.ones(4), size=(2, 4)), rewards=RNG.random((4, 2))) for _ in range(2))
 TIMED = [db.TimedChain.repeat(chain, 3) for chain in (X, Y)]
 STEPS = [db.Transitions.from_trajectories([chain.sample(30, rng=k) for k in range(4)], states=5) for chain in (X, Y)]
-SAMPLED = db.solvers.Somcot(steps=20, rng=0)
+SAMPLED = db.solvers.Somcot(max_iterations=20, rng=0)
 HALVES = np.array([[0.5, 0.5], [0.25, 0.75]])
 GAP = np.array([[1, 3], [0, 0]])  # counts; state 1 was never left
 
@@ -140,16 +140,16 @@ DISTANCE = {
     }),
     "samples": (lambda _, **o: db.distance(*STEPS, **{"cost": "indicator", "solver": SAMPLED, **o}), {
         "cost": (RNG.random((5, 5)), CHANGES), "discount": (0.5, CHANGES),
-        "solver": (db.solvers.Somcot(steps=30, rng=0), CHANGES), "tol": (0.1, refuses("has no tol")),
+        "solver": (db.solvers.Somcot(max_iterations=30, rng=0), CHANGES), "tol": (0.1, refuses("has no tol")),
         "criterion": ("average", refuses("from samples only the discounted distance")),
         "horizon": (2, refuses("horizon is for known chains")), "weights": ([1], refuses("weights is for known")),
         "terminal": (np.eye(5), refuses("terminal is for known")), "actions": ("lax", refuses("actions is for known")),
         "lump": (True, refuses("without lump")), "callback": (None, CALLED),
-        "warm": (db.distance(*STEPS, cost="indicator", solver=db.solvers.Somcot(steps=20, rng=1)), CHANGES),
+        "warm": (db.distance(*STEPS, cost="indicator", solver=db.solvers.Somcot(max_iterations=20, rng=1)), CHANGES),
     }),
 }  # fmt: skip
 
-PARTS = {"initial": (1, CHANGES), "rewards": ([3, 4], CHANGES), "labels": (["u", "v"], CHANGES)}
+PARTS = {"initial": (1, CHANGES), "rewards": ([3, 4], CHANGES), "names": (["u", "v"], CHANGES)}
 NOT_PATHS = (2, refuses("lag is 2, which is for trajectories"))
 NO_GAPS = ("self-loop", CHECKED)
 FILLED = ("uniform", CHANGES)
@@ -164,11 +164,11 @@ CONVERSIONS = {
     "chain": (lambda f, **o: f(db.MarkovChain(HALVES), **o), PARTS | {"unseen": NO_GAPS, "lag": NOT_PATHS}),
     "transitions": (
         lambda f, **o: f(db.Transitions.from_trajectories([[0, 1, 0, 0], [1, 1]]), **o), PARTS | {
-        "labels": (["u", "v"], refuses("labels is for objects that do not name")), "unseen": NO_GAPS,
+        "names": (["u", "v"], refuses("names is for objects that do not name")), "unseen": NO_GAPS,
         "lag": (2, refuses("these transitions have lag 1; omit lag")),
     }),
     "trajectories": (lambda f, **o: f([[0, 1, 0, 0, 1, 1, 0]], **{"lag": 1, **o}), PARTS | {
-        "labels": (["u", "v"], refuses("labels is for objects that do not name")), "unseen": NO_GAPS,
+        "names": (["u", "v"], refuses("names is for objects that do not name")), "unseen": NO_GAPS,
         "lag": (2, CHANGES),
     }),
 }  # fmt: skip
@@ -184,14 +184,14 @@ MDPS = {
     }),
 }  # fmt: skip
 
-NO_NAMES = {  # MDP.of takes no labels and no lag
-    mode: (call, {name: row for name, row in rows.items() if name not in ("labels", "lag")})
+NO_NAMES = {  # MDP.of takes no names and no lag
+    mode: (call, {name: row for name, row in rows.items() if name not in ("names", "lag")})
     for mode, (call, rows) in MDPS.items()
     if mode == "model with choices"
 }
 
 READ = PARTS | {"constants": ("N=1", refuses("constants"))}
-del READ["labels"]
+del READ["names"]
 FILES = {
     kind: (lambda f, kind=kind, **o: f(path_of(o.pop("folder"), kind), **{"unseen": "self-loop", **o}), READ | {
         "format": ("npz" if kind != "npz" else "csv", refuses("")), "unseen": ("uniform", CHANGES), **extra,
@@ -276,7 +276,7 @@ def plain(value):
     if isinstance(value, (db.MarkovChain, db.MDP)):
         return plain(value.__getstate__())
     if hasattr(value, "reward_residual"):
-        return plain([value.labels, value.residual])
+        return plain([value.assignment, value.residual])
     if isinstance(value, dict):
         return tuple((name, plain(part)) for name, part in value.items())
     if isinstance(value, (list, tuple)):

@@ -16,7 +16,7 @@ ELSEWHERE = {
 }
 #: Methods whose arguments are subjects (a state, a path, an order), not options: another one is another question.
 SUBJECTS = {
-    "index", "label", "name", "permuted", "with_initial", "at_lag", "until", "induced_chain", "lift", "members",
+    "index", "name_of", "permuted", "with_initial", "at_lag", "until", "induced_chain", "lift", "members",
     "transfer", "take", "take_clusters", "plan", "potentials", "action", "gradient_at", "curve", "save", "law", "steps",
     "rows", "smoothed", "transitions", "skip_to", "draw", "occupancy", "transition_occupancy",
 }  # fmt: skip

@@ -43,16 +43,16 @@ def held(data):
     """What observed transitions are, by group if there are any."""
     if isinstance(data, dict):
         return {name: held(part) for name, part in data.items()}
-    names = ("states", "next_states", "n_states", "labels", "weights", "episodes", "actions", "rewards", "lag", "end")
+    names = ("states", "next_states", "n_states", "names", "weights", "episodes", "actions", "rewards", "lag", "end")
     return [repr(getattr(data, name)) for name in (*names, "clusters", "strata", "starts", "durations")]
 
 
 def chain(found):
-    return [repr(part) for part in (found.transition, found.initial, found.rewards, found.labels, found.is_sparse)]
+    return [repr(part) for part in (found.transition, found.initial, found.rewards, found.names, found.is_sparse)]
 
 
 def timed(found):
-    return [repr(part) for part in (*found.transitions, found.initial, found.rewards, found.labels)]
+    return [repr(part) for part in (*found.transitions, found.initial, found.rewards, found.names)]
 
 
 def cells(found):
@@ -135,7 +135,7 @@ COMPARE = RESAMPLED | {
     "unseen": changes("uniform", groups={"a": GAPS, "b": B}),
     "strata": changes({"a": np.arange(12) % 2, "b": np.arange(12) % 2, "c": np.arange(12) // 6}),
     "cluster": changes({"a": CLUSTERS, "b": CLUSTERS + 4, "c": CLUSTERS + 8}),
-    "confidence": changes(0.6),
+    "alpha": changes(0.4),
     "permutations": changes(39),
     "rng": changes(5),
 }
@@ -147,7 +147,7 @@ POWER = RESAMPLED | {
     "rewards": refused([5.0, 0.0, 1.0]),
     "cluster": refused([CLUSTERS, CLUSTERS + 4]),
     "target": changes(0.5),
-    "level": changes(0.3),
+    "alpha": changes(0.3),
     "datasets": changes(13),
     "permutations": changes(29),
     "rng": changes(5),
@@ -259,27 +259,28 @@ MODES = {
         POWER,
     ),
     "fit": Mode(
-        db.fit, {"target": ONE, "kernel": Made(drift), "rewards": [0.0, 1.0, 3.0], "steps": 4}, fitted,
+        db.fit, {"target": ONE, "kernel": Made(drift), "rewards": [0.0, 1.0, 3.0], "max_iterations": 4}, fitted,
         {
             "cost": changes("indicator"), "discount": changes(0.5), "initial": changes(2),
             "rewards": changes([5.0, 0.0, 1.0]), "solver": changes(db.solvers.Exact(max_iterations=1)),
-            "steps": changes(2), "tol": changes(0.9), "unseen": changes("uniform", target=GAPS, usual="self-loop"),
+            "max_iterations": changes(2), "tol": changes(0.9),
+            "unseen": changes("uniform", target=GAPS, usual="self-loop"),
             "criterion": changes("average"),
             "horizon": changes(3), "weights": changes([1.0, 2.0]),
             "callback": honored(lambda path: Log(), len), "progress": honored(lambda path: Log(), len),
             "checkpoint": honored(lambda path: path / "fit.npz", lambda file: file.exists()),
-            "attainable": changes(True, steps=60),
+            "attainable": changes(True, max_iterations=60),
             "optimizer": changes(lambda parameters: torch().optim.SGD(parameters, 0.1)),
             "scheduler": changes(
                 lambda optimizer: torch().optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
                 optimizer=lambda parameters: torch().optim.SGD(parameters, 0.1),
             ),
             "loop": changes("single"), "warm": changes(False), "inner_gap": changes(0.0),
-            "restarts": changes(0, steps=60), "every": refused(0),  # only how often a checkpoint is written
+            "restarts": changes(0, max_iterations=60), "every": refused(0),  # only how often a checkpoint is written
         },
     ),
     "fit, average": Mode(
-        db.fit, {"target": ONE, "kernel": Made(drift), "criterion": "average", "steps": 2}, fitted,
+        db.fit, {"target": ONE, "kernel": Made(drift), "criterion": "average", "max_iterations": 2}, fitted,
         {
             "discount": refused(0.5), "horizon": refused(3), "weights": refused([1.0]), "loop": refused("single"),
             "unseen": refused("uniform"), "solver": refused("sinkhorn-value"),
@@ -287,7 +288,7 @@ MODES = {
         OF_FIT,
     ),
     "fit, weights": Mode(
-        db.fit, {"target": ONE, "kernel": Made(drift), "weights": [1.0, 2.0], "steps": 2}, fitted,
+        db.fit, {"target": ONE, "kernel": Made(drift), "weights": [1.0, 2.0], "max_iterations": 2}, fitted,
         {
             "discount": refused(0.5), "criterion": refused("average"), "loop": refused("single"),
             "unseen": refused("uniform"),
@@ -295,7 +296,7 @@ MODES = {
         (*OF_FIT, "horizon", "solver"),
     ),
     "fit, samples": Mode(
-        db.fit, {"target": A, "kernel": Made(drift), "rewards": [0.0, 1.0, 3.0], "steps": 3,
+        db.fit, {"target": A, "kernel": Made(drift), "rewards": [0.0, 1.0, 3.0], "max_iterations": 3,
                  "solver": db.solvers.Somcot(40)}, fitted,
         {
             "unseen": refused("uniform"), "horizon": refused(3), "weights": refused([1.0]),
@@ -328,7 +329,8 @@ MODES = {
         identified,
         RESAMPLED | {
             "cost": changes("indicator"), "discount": changes(0.5), "initial": changes(2),
-            "rewards": changes([5.0, 0.0, 1.0]), "replicates": changes(3), "level": changes(0.5), "rng": changes(5),
+            "rewards": changes([5.0, 0.0, 1.0]), "replicates": changes(3),
+            "confidence": changes(0.5), "rng": changes(5),
             "unseen": changes("uniform", data=GAPS, usual="self-loop"),
         },
     ),

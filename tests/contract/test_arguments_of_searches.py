@@ -36,13 +36,13 @@ def compressed(found):
         found.chain.rewards,
         found.distance.gap,
         found.distance.value,
-        found.labels,
+        found.assignment,
         len(found.history),
     )
 
 
 def abstracted(found):
-    return found.labels, found.loss, found.bound, len(found.candidates), found.method, found.complete
+    return found.assignment, found.loss, found.bound, len(found.candidates), found.method, found.complete
 
 
 def swept(found):
@@ -71,7 +71,7 @@ def in_torch():
 
 
 def chain(found):
-    return found.transition, found.initial, found.rewards, found.labels, found.is_sparse
+    return found.transition, found.initial, found.rewards, found.names, found.is_sparse
 
 
 def estimated(found):
@@ -133,12 +133,12 @@ SEARCH = {  # of compress, in every mode that searches
     "callback": honored(lambda path: Log(), len),
     "checkpoint": honored(lambda path: path / "run.npz", lambda file: file.exists()),
     "time_limit": changes(1e-3),
-    "max_steps": changes(0),
+    "max_iterations": changes(0),
 }
 ABSTRACT = {  # of abstract, where there is a search
     "discount": changes(0.3),
     "method": changes("balls"),
-    "labels": changes(np.arange(20) % 4),
+    "assignment": changes(np.arange(20) % 4),
     "features": changes(rng.random((20, 2))),
     "restarts": changes(2, method="bisimulation"),
     "score": changes("lookahead_start_loss"),
@@ -172,7 +172,7 @@ ALL_PAIRS = {
     "progress": honored(lambda path: Log(), len),
 }
 ALWAYS, MIXED = np.zeros(7, int), np.arange(7) % 2
-SOMCOT = db.solvers.Somcot(steps=50, rng=1)
+SOMCOT = db.solvers.Somcot(max_iterations=50, rng=1)
 SIMILAR = {
     "other": changes(db.MDP(rng.dirichlet(np.ones(7), (2, 7)), rewards=rng.random((7, 2))), policy_y=MIXED),
     "policy_x": changes(ALWAYS, policy_y=MIXED),
@@ -223,7 +223,7 @@ MODES = {
             "rng": unused(1),
             "progress": unused(True),
             "restarts": refused(2),
-            "max_steps": refused(3),
+            "max_iterations": refused(3),
             "starts": refused([SMALL]),
             "time_limit": refused(9.0),
             "executor": refused(Pool()),
@@ -233,7 +233,7 @@ MODES = {
     ),
     "aggregate": (
         db.aggregate,
-        {"chain": CHAIN, "labels": [0, 0, 0, 1, 1, 1]},
+        {"chain": CHAIN, "assignment": [0, 0, 0, 1, 1, 1]},
         compressed,
         {
             "method": changes("kinetic"),
@@ -246,7 +246,7 @@ MODES = {
     ),
     "aggregate, kinetic": (
         db.aggregate,
-        {"chain": CHAIN, "labels": [0, 0, 0, 1, 1, 1], "method": "kinetic"},
+        {"chain": CHAIN, "assignment": [0, 0, 0, 1, 1, 1], "method": "kinetic"},
         compressed,
         {
             "discount": changes(0.5),
@@ -262,7 +262,7 @@ MODES = {
         abstracted,
         ABSTRACT
         | {
-            "labels": changes(np.arange(30) % 4),
+            "assignment": changes(np.arange(30) % 4),
             "features": changes(rng.random((30, 2))),
             "rewards": refused(rng.random((30, 2))),
             "unseen": refused("uniform"),
@@ -279,9 +279,9 @@ MODES = {
             "unseen": changes("uniform", mdp=RARE, n_states=2, usual="self-loop"),
         },
     ),
-    "abstract, labels": (
+    "abstract, assignment": (
         db.abstract,
-        {"mdp": MODEL, "labels": [0, 0, 1, 1, 2, 2, 2]},
+        {"mdp": MODEL, "assignment": [0, 0, 1, 1, 2, 2, 2]},
         abstracted,
         {
             "n_states": refused(2),
@@ -334,7 +334,7 @@ MODES = {
         {
             "cost": changes(rng.random((6, 6))),
             "discount": changes(0.5),
-            "solver": changes(db.solvers.Somcot(steps=50, rng=2)),
+            "solver": changes(db.solvers.Somcot(max_iterations=50, rng=2)),
             "tol": refused(0.1),
             "criterion": refused("average"),
             "horizon": refused(3),
@@ -409,7 +409,7 @@ MODES = {
 MODES |= {
     "fit": (
         fresh_fit,
-        {"target": CHAIN, "kernel": "logits", "steps": 8},
+        {"target": CHAIN, "kernel": "logits", "max_iterations": 8},
         fitted,
         {
             "cost": changes("indicator"),
@@ -418,13 +418,13 @@ MODES |= {
             "rewards": changes(rng.random(6)),
             "solver": changes("sinkhorn-policy", tol=0.01),
             "tol": changes(0.3),
-            "attainable": changes(True, kernel="small", rewards=np.arange(3.0), steps=60),
+            "attainable": changes(True, kernel="small", rewards=np.arange(3.0), max_iterations=60),
             "optimizer": changes(lambda p: torch_of().optim.SGD(p, 0.1)),
             "scheduler": refused(print),
             "loop": changes("single"),
             "warm": changes(False),
             "inner_gap": changes(0.0),
-            "restarts": changes(0, kernel="small", rewards=np.arange(3.0), steps=60),
+            "restarts": changes(0, kernel="small", rewards=np.arange(3.0), max_iterations=60),
             "unseen": changes("uniform", target=GAPS, usual="self-loop", rewards=np.arange(3.0), kernel="small"),
             "criterion": changes("average"),
             "horizon": changes(4),

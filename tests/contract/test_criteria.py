@@ -277,7 +277,7 @@ def asked(call):
 
 def handed_out(result):
     """Everything that a result hands out, by name."""
-    names = ("values", "values_lower", "values_upper", "occupancy", "encoder", "decoder", "labels", "unvisited")
+    names = ("values", "values_lower", "values_upper", "occupancy", "encoder", "decoder", "assignment", "unvisited")
     for name in names:
         if name in dir(result):
             yield name, asked(lambda name=name: getattr(result, name))

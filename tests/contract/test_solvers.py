@@ -194,7 +194,7 @@ SOLVERS = {
     "entropic-value": Solver(
         partial(SinkhornValue, epsilon=EPSILON), ONE, LATE, threads=True, soft=True, table=1e-8, slope=1e-6
     ),
-    "somcot": Solver(partial(Somcot, steps=300), {"steps": 1}, LATE, estimate=True),
+    "somcot": Solver(partial(Somcot, max_iterations=300), {"max_iterations": 1}, LATE, estimate=True),
     "follow": Solver(lambda **how: Follow(Exact(**how)), stops=False, reachable=True, threads=True, estimate=True),
 }
 
@@ -612,7 +612,7 @@ def alike(one, other):
 
 def handed_out(result):
     """Every array and mapping that a result hands out, by name."""
-    yield from ((name, getattr(result, name)) for name in ("values", "occupancy", "encoder", "decoder", "labels"))
+    yield from ((name, getattr(result, name)) for name in ("values", "occupancy", "encoder", "decoder", "assignment"))
     yield from ((f"gradient.{name}", getattr(result.gradient, name)) for name in FIELDS)
     yield "problem.cost", result.problem.cost
     for side in ("x", "y"):

@@ -69,9 +69,9 @@ def test_frames_go_by_name():
     shuffled = frame.loc[["high", "low", "middle"], ["middle", "high", "low"]]
     rewards = pd.Series([3.0, 1.0, 2.0], ["high", "low", "middle"])
     chain = db.as_chain(shuffled, rewards=rewards, initial="low")
-    assert chain.labels == ("high", "low", "middle")
+    assert chain.names == ("high", "low", "middle")
     assert chain.rewards.tolist() == [3, 1, 2]
-    assert db.distance(chain, db.MarkovChain(P, labels=NAMES, rewards=[1, 2, 3])).value < 1e-8
+    assert db.distance(chain, db.MarkovChain(P, names=NAMES, rewards=[1, 2, 3])).value < 1e-8
 
 
 def test_crosstabs_are_counted():
@@ -80,7 +80,7 @@ def test_crosstabs_are_counted():
     table = pd.crosstab(pd.Series(s), pd.Series(s_next))
     oracle = db.MarkovChain.from_transitions(s, s_next, unseen="self-loop")
     chain = db.as_chain(table, unseen="self-loop")
-    assert (chain.labels, dense(chain).tolist()) == (oracle.labels, dense(oracle).tolist())
+    assert (chain.names, dense(chain).tolist()) == (oracle.names, dense(oracle).tolist())
     with pytest.raises(InvalidData, match="1 of 3 states have no outgoing transition: 'c'"):
         db.as_chain(table)
     with pytest.raises(InvalidChain, match=re.escape("Transitions.from_frame")):
@@ -104,7 +104,7 @@ def test_graphs_are_walks(kind):
     chain = db.as_chain(graph, rewards="height", initial="n3")
     oracle = nx.to_numpy_array(nx.stochastic_graph(nx.DiGraph(graph)) if kind is not nx.MultiDiGraph else graph)
     assert np.allclose(dense(chain), oracle / oracle.sum(axis=1, keepdims=True), rtol=1e-14)
-    assert chain.labels == tuple(graph)
+    assert chain.names == tuple(graph)
     assert chain.rewards.tolist() == list(nx.get_node_attributes(graph, "height").values())
 
 
@@ -126,7 +126,7 @@ def test_directly_follows_graphs():
     chain = db.as_chain((graph, {"a": 3, "b": 1}, {"b": 4}))
     cases = [[*case, "■"] for case in ("ab", "ab", "aab", "b")]
     oracle = db.MarkovChain.from_trajectories(cases, unseen="self-loop")
-    assert chain.labels == oracle.labels == ("a", "b", "■")
+    assert chain.names == oracle.names == ("a", "b", "■")
     assert np.array_equal(dense(chain), dense(oracle))
     assert np.array_equal(chain.initial, oracle.initial)
 
@@ -164,8 +164,8 @@ def test_count_models_and_trajectories_with_a_lag(walk):
         bare = deeptime.TransitionCountEstimator(lagtime=lag, count_mode="sliding").fit_fetch(walk)
         assert np.array_equal(dense(db.as_chain(walk, lag=lag)), dense(db.as_chain(bare)))
     part = deeptime.TransitionCountEstimator(lagtime=1, count_mode="sliding").fit_fetch(walk + 4).submodel_largest()
-    assert db.as_chain(part).labels == (4, 5, 6)
-    assert db.as_chain(deeptime.msm.MaximumLikelihoodMSM().fit_fetch(part)).labels == (4, 5, 6)
+    assert db.as_chain(part).names == (4, 5, 6)
+    assert db.as_chain(deeptime.msm.MaximumLikelihoodMSM().fit_fetch(part)).names == (4, 5, 6)
     with pytest.raises(InvalidArgument, match="lag is 0"):
         db.as_chain([walk], lag=0)
 
@@ -223,7 +223,7 @@ class Bag:
 
 
 def test_models_of_stormvogel():
-    """Two actions in one state and one in the other; what it says of labels, rewards and branches is what is read."""
+    """Two actions in one state and one in the other; what it says of names, rewards and branches is what is read."""
     ids = (3, 8)  # numbers need not be 0, 1, …
     states = {s: Bag(id=s, labels=names) for s, names in zip(ids, (["init"], ["done"]), strict=True)}
     go, stay = (Bag(labels=frozenset({name})) for name in ("go", "stay"))

@@ -39,7 +39,7 @@ def parts(found):
     if isinstance(found, float):
         return found
     if isinstance(found, db.Transitions):
-        kept = ("weights", "labels", "lag", "end", "episodes", "clusters", "strata", "durations")
+        kept = ("weights", "names", "lag", "end", "episodes", "clusters", "strata", "durations")
         own = [getattr(found, name) for name in kept]
         lists = [one.tolist() if isinstance(one, np.ndarray) else one for one in own]
         return repr((found.states.tolist(), found.next_states.tolist(), *lists))  # NaN equals itself in text
@@ -49,7 +49,7 @@ def parts(found):
     dense = [np.asarray(kernel.todense() if hasattr(kernel, "todense") else kernel).tolist() for kernel in kernels]
     rewards = None if found.rewards is None else found.rewards.tolist()
     own = found.__getstate__()
-    return dense, found.initial.tolist(), rewards, *(own.get(name) for name in ("labels", "lag", "hidden", "actions"))
+    return dense, found.initial.tolist(), rewards, *(own.get(name) for name in ("names", "lag", "hidden", "actions"))
 
 
 # --- objects ------------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def test_lag_and_hidden_states_are_kept(tmp_path):
     ]  # fmt: skip
     for k, one in enumerate(kept):
         assert (one.lag, one.hidden) == (4, True), k
-    assert db.as_chain(chain, labels=NAMES).hidden is False  # the caller says which states are which
+    assert db.as_chain(chain, names=NAMES).hidden is False  # the caller says which states are which
     assert chain.at_lag(8).lag == 8
     small = db.compress(chain, 2, restarts=1, lag=2)
     assert (small.chain.lag, small.lag, small.averaged.lag) == (8, 2, 8)
@@ -345,13 +345,14 @@ def test_hidden_states_are_compared_nowhere_by_number(tmp_path):
         lambda: db.pairwise([P, chain], "indicator"), lambda: db.estimate(data, chain, "indicator", replicates=20),
         lambda: db.power(P, chain, "indicator", episodes=4, length=3), lambda: db.imitate(mdp, chain),
         lambda: db.distance(chain, P, "indicator", solver="somcot"),
-        lambda: db.fit(chain, db.kernels.Softmax(3), cost="indicator", steps=1), lambda: db.distance(chain, chain),
+        lambda: db.fit(chain, db.kernels.Softmax(3), cost="indicator", max_iterations=1),
+        lambda: db.distance(chain, chain),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises((db.InvalidCost, db.InvalidArgument, db.InvalidData), match="hidden states, whose numbers"):
             call()
-    named = db.MarkovChain(P, labels=NAMES)
-    assert db.distance(db.as_chain(chain, labels=NAMES), named, "indicator").value < 1e-8
+    named = db.MarkovChain(P, names=NAMES)
+    assert db.distance(db.as_chain(chain, names=NAMES), named, "indicator").value < 1e-8
     table = np.abs(np.subtract.outer([0, 1, 2], [0, 1, 5]))
     assert db.distance(chain, chain, table).value > 0  # a cost between emissions
 
@@ -462,8 +463,8 @@ def test_selecting_rewards_is_nothing_to_remark_on(tmp_path):
 
 
 def test_formats_that_cannot_store_everything(tmp_path):
-    chain = db.MarkovChain(P, rewards=[0, 1, 2], labels=NAMES, lag=3, initial="high")
-    with pytest.warns(db.InputWarning, match="cannot store the labels and the lag; write .npz"):
+    chain = db.MarkovChain(P, rewards=[0, 1, 2], names=NAMES, lag=3, initial="high")
+    with pytest.warns(db.InputWarning, match="cannot store the names and the lag; write .npz"):
         db.write_chain(chain, tmp_path / "m.tra")
     with pytest.warns(db.InputWarning, match="cannot store the rewards and the lag and the start; write .npz"):
         db.write_chain(chain, tmp_path / "m.csv")
@@ -478,7 +479,7 @@ def test_formats_that_cannot_store_everything(tmp_path):
     [
         ({"rewards": [2, 2, 2]}, {"rewards": [2, 2, 2]}, "reward", "all rewards of X and of Y are equal"),
         ({"rewards": [2, 2, 2]}, {"rewards": [0, 0, 0]}, "squared", "4 for every pair .*those of Y"),
-        ({"labels": "abc"}, {"labels": "xyz"}, "indicator", "no state of X is a state of Y"),
+        ({"names": "abc"}, {"names": "xyz"}, "indicator", "no state of X is a state of Y"),
     ],
 )
 def test_a_cost_that_sees_no_states(X, Y, cost, reason):

@@ -61,7 +61,7 @@ def test_programs_objects_and_files_are_the_same_model(tmp_path, name, constants
             assert np.allclose(paid, own.state_action_rewards if own.has_state_action_rewards else own.state_rewards)
         held.append(db.as_chain(found, unseen="repeat", rewards="init"))
     assert len({repr(process) for process in held}) == 1
-    assert len({process.labels for process in held}) == 1
+    assert len({process.names for process in held}) == 1
 
 
 def test_choices_that_a_state_lacks_are_not_invented():

@@ -247,7 +247,7 @@ def test_indicator_and_default_start():
     mdp = db.examples.imitation_chain()
     X = mdp.induced_chain(db.examples.soft_right_policy(mdp, 0.4))
     P = torch.full((5, 5), 0.2, dtype=torch.float64)
-    known = db.distance(X, db.MarkovChain(P.numpy(), initial=X.initial, labels=X.labels), "indicator", 0.9).value
+    known = db.distance(X, db.MarkovChain(P.numpy(), initial=X.initial, names=X.names), "indicator", 0.9).value
     assert distance(X, P, "indicator", 0.9).item() == pytest.approx(known, abs=1e-8)
 
 

@@ -74,10 +74,10 @@ def test_different_starts_of_one_chain_are_apart(seed):
 @every_seed
 def test_states_at_distance_zero_are_the_classes_of_lump(seed, γ):
     M, hidden = lumpable(seed)
-    labels = db.lump(M).labels
-    assert len(set(labels)) <= len(set(hidden))
+    assignment = db.lump(M).assignment
+    assert len(set(assignment)) <= len(set(hidden))
     values = d(M, M, γ=γ).values
-    assert np.array_equal(values <= 1e-9, labels[:, None] == labels)
+    assert np.array_equal(values <= 1e-9, assignment[:, None] == assignment)
 
 
 @every_seed

@@ -10,13 +10,13 @@ TIE = 1e-10
 
 
 def partitions(n, k):
-    """All partitions of n states into at most k classes, as tuples of labels numbered by first appearance."""
+    """All partitions of n states into at most k classes, as tuples of class numbers, assigned by first appearance."""
     if n == 0:
         yield ()
         return
     for head in partitions(n - 1, k):
-        for label in range(min(max(head, default=-1) + 2, k)):
-            yield (*head, label)
+        for last in range(min(max(head, default=-1) + 2, k)):
+            yield (*head, last)
 
 
 def optimal_values(P, r, discount):
@@ -37,35 +37,35 @@ def evaluated(P, r, actions, discount):
     return np.linalg.solve(np.eye(len(r)) - discount * P[actions, s], (1 - discount) * r[s, actions])
 
 
-def losses(P, r, labels, discount, best=None):
+def losses(P, r, assignment, discount, best=None):
     """Losses of the lifted optimal policy of a partition, by state, ``v* - v^π``."""
-    labels = np.asarray(labels)
-    member = (labels == np.arange(labels.max() + 1)[:, None]) / 1.0  # (k, n)
+    assignment = np.asarray(assignment)
+    member = (assignment == np.arange(assignment.max() + 1)[:, None]) / 1.0  # (k, n)
     mean = member / member.sum(axis=1, keepdims=True)
     P_small, r_small = mean @ P @ member.T, mean @ r
     v = optimal_values(P_small, r_small, discount)
     q = (1 - discount) * r_small + discount * (P_small @ v).T
     actions = (q >= q.max(axis=1, keepdims=True) - TIE * np.abs(q).max()).argmax(axis=1)
     best = optimal_values(P, r, discount) if best is None else best
-    return best - evaluated(P, r, actions[labels], discount)
+    return best - evaluated(P, r, actions[assignment], discount)
 
 
 def least_loss(P, r, k, discount, start=None):
     """The least loss of all partitions into at most k classes: in the worst state, or from `start` (n,)."""
     best = optimal_values(P, r, discount)
-    found = (losses(P, r, labels, discount, best) for labels in partitions(len(r), k))
+    found = (losses(P, r, assignment, discount, best) for assignment in partitions(len(r), k))
     return min(float(lost.max() if start is None else start @ lost) for lost in found)
 
 
-def one_step_away(labels, k):
-    """All partitions that a move of one state or a swap of two makes of this one, as tuples of labels."""
-    labels, n = tuple(labels), len(labels)
+def one_step_away(assignment, k):
+    """All partitions that a move of one state or a swap of two makes of this one, as tuples of assignment."""
+    assignment, n = tuple(assignment), len(assignment)
     for s in range(n):
-        for to in range(min(max(labels) + 2, k)):
-            if to != labels[s]:
-                yield (*labels[:s], to, *labels[s + 1 :])
+        for to in range(min(max(assignment) + 2, k)):
+            if to != assignment[s]:
+                yield (*assignment[:s], to, *assignment[s + 1 :])
         for t in range(s):
-            if labels[s] != labels[t]:
-                swapped = list(labels)
-                swapped[s], swapped[t] = labels[t], labels[s]
+            if assignment[s] != assignment[t]:
+                swapped = list(assignment)
+                swapped[s], swapped[t] = assignment[t], assignment[s]
                 yield tuple(swapped)

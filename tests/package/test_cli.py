@@ -120,7 +120,7 @@ def test_finite_horizons(folder):
 
 def test_timed_chains_in_files(folder):
     kernels = [[[0.25, 0.75]], [[0.5, 0.5], [0.0, 1.0]]]
-    X = db.TimedChain(kernels, rewards=[[0], [1, 2], [3, 4]], labels=[["now"], ["a", "b"], ["c", "d"]])
+    X = db.TimedChain(kernels, rewards=[[0], [1, 2], [3, 4]], names=[["now"], ["a", "b"], ["c", "d"]])
     Y = db.TimedChain([np.eye(2)] * 2, initial=1, rewards=[0.0, 1.0])
     for name, chain in (("x.npz", X), ("y.npz", Y)):
         db.write_chain(chain, name)
@@ -298,7 +298,7 @@ def test_lack_of_memory_is_a_line(folder, monkeypatch):
         (("distance", "a.npz", "b.npz", "--output", "no/r.npz"), ("no/r.npz", "does not exist")),
         (
             ("distance", "a.npz", "weather.csv", "--cost", "indicator"),
-            ('--cost "indicator": B has labels and A has none; label both',),
+            ('--cost "indicator": B has names and A has none; name the states',),
         ),
         (("info", "."), ("extension",)),
         (("info", "weather.csv", "--rewards", "weather.csv"), ("weather.csv, line 1", "state,reward")),
@@ -378,7 +378,7 @@ ENDS = "state,next_state\na,b\nb,c\n"
             ("info", "ends.csv"),
             "ends.csv: 1 of 3 states have no outgoing transition: 'c'; pass --unseen self-loop (they are absorbing), "
             '"uniform" (anything can follow) or "drop" (leave them out), or states=[...] in Python if the numbers are '
-            "labels",
+            "names",
         ),
         (
             ("info", "ends.csv", "--unseen", "drop"),
@@ -393,7 +393,7 @@ ENDS = "state,next_state\na,b\nb,c\n"
         (("info", "unseen=x.csv"), "unseen=x.csv, line 1: the file is empty; it needs a header line"),
         (
             ("info", "a.npz", "--rewards", "rewards.csv"),
-            "a.npz: --rewards names 'sunny', which is not a known state (there are no labels); correct the name, or "
+            "a.npz: --rewards names 'sunny', which is not a known state (there are no names); correct the name, or "
             "pass a .npy vector to match by position",
         ),
         (
@@ -425,12 +425,12 @@ ENDS = "state,next_state\na,b\nb,c\n"
         (("info", "x.foo"), "x.foo: the extension is unknown; use .csv, .tsv, .npz or .tra"),
         (
             ("estimate", "walk.csv", "walk.csv", "--rewards-a", "rewards.csv"),
-            "walk.csv: --rewards-a names 'sunny', which is not a known state (the labels are 'a', 'b'); correct the "
+            "walk.csv: --rewards-a names 'sunny', which is not a known state (the names are 'a', 'b'); correct the "
             "name, or pass a .npy vector to match by position",
         ),
         (
             ("estimate", "walk.csv", "walk.csv", "--cost", "indicator", "--initial-b", "z"),
-            "walk.csv: --initial-b 'z' is not a state; give a label, an index from 0 to 1, or a distribution",
+            "walk.csv: --initial-b 'z' is not a state; give a name, an index from 0 to 1, or a distribution",
         ),
     ],
 )
@@ -502,7 +502,7 @@ def test_info_tells_what_stands_beside_a_model(folder):
     report = json.loads(run("info", "m.tra", "--json")[0])
     assert report["propositions"] == {"init": 1, "deadlock": 0, "target": 1}
     assert report["variables"] == ["x", "up"]
-    assert report["labels"] == ["(0, True)", "(3, False)"]
+    assert report["names"] == ["(0, True)", "(3, False)"]
     assert report["reward_structures"] == ['1 "time" (m1.srew)']
     assert report["start"] == {"n_states": 1, "states": ["(3, False)"], "from": "init in m.lab"}
     out, _ = run("info", "m.tra", "--initial", "(0, True)")
@@ -531,7 +531,7 @@ def test_info_of_a_known_chain(folder):
     assert report["lumps_to"]["n_classes"] == 5
     assert report["lumps_to"]["residual"] < 1e-12
     assert report["start"] == {"n_states": 1, "states": [0], "from": "stored in the file"}
-    assert report["labels"] is None
+    assert report["names"] is None
     out, _ = run("info", "blocks.npz")
     assert "5 of 25 states" in out
     assert "0 to 4, 5 distinct" in out
@@ -559,7 +559,7 @@ def test_constants_are_for_programs(folder):
     assert "c.npz: --const is for programs" in refused("info", "c.npz", "--const", "N=2")
 
 
-def test_info_prints_labels_as_they_are(folder):
+def test_info_prints_names_as_they_are(folder):
     (folder / "odd.csv").write_text(EDGES + "[red]x,:smile:,1\n:smile:,[red]x,1\n", encoding="utf-8")
     out, _ = run("info", "odd.csv")
     assert "[red]x" in out
@@ -571,7 +571,7 @@ def test_lump_finds_and_writes_the_quotient(folder):
     db.write_chain(db.examples.block_chain(), "blocks.npz")
     report = json.loads(run("lump", "blocks.npz", "--json", "--output", "quotient.npz")[0])
     assert report["n_classes"] == 5
-    assert report["labels"] == np.repeat(np.arange(5), 5).tolist()
+    assert report["assignment"] == np.repeat(np.arange(5), 5).tolist()
     assert db.distance(db.read_chain("blocks.npz"), db.read_chain("quotient.npz")).value <= 1e-8
     out, _ = run("lump", "blocks.npz")
     assert "25 states in 5 classes" in out
@@ -580,7 +580,7 @@ def test_lump_finds_and_writes_the_quotient(folder):
 
 def test_lump_of_an_mdp(games):
     report = json.loads(run("lump", "m.tra", "--json")[0])
-    assert report["labels"] == [0, 1, 1]
+    assert report["assignment"] == [0, 1, 1]
     assert "3 states in 2 classes" in run("lump", "m.tra")[0]
     assert "m.tra holds an MDP, whose quotient cannot be written" in refused("lump", "m.tra", "-o", "q.npz")
 
@@ -594,14 +594,14 @@ def test_convert_keeps_the_kernel_and_tells_what_is_lost(folder):
     options = ("--rewards", "rewards.csv", "--initial", "sunny")
     assert run("convert", "weather.csv", "w.npz", *options) == ("", "")
     chain = db.read_chain("w.npz")
-    assert chain.labels == ("rainy", "sunny")
+    assert chain.names == ("rainy", "sunny")
     assert chain.rewards.tolist() == [0, 1]
     assert chain.initial.tolist() == [0, 1]
     _, err = run("convert", "w.npz", "w.csv")
     assert "cannot store the rewards and the start" in err
     assert np.array_equal(db.read_chain("w.csv").transition, chain.transition)
     _, err = run("convert", "w.npz", "w.tra")
-    assert "cannot store the labels" in err
+    assert "cannot store the names" in err
     assert np.array_equal(db.read_chain("w.tra").rewards, chain.rewards)
 
 
@@ -650,7 +650,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 def test_commands_print_in_any_encoding(folder, monkeypatch, encoding):
-    chain = db.MarkovChain([[0.9, 0.1], [0.5, 0.5]], rewards=[0.0, 1.0], labels=["größe", "日本 ≤"])
+    chain = db.MarkovChain([[0.9, 0.1], [0.5, 0.5]], rewards=[0.0, 1.0], names=["größe", "日本 ≤"])
     db.write_chain(chain, "named.npz")
     for command in COMMANDS:
         streams = {name: io.TextIOWrapper(io.BytesIO(), encoding=encoding) for name in ("stdout", "stderr")}

@@ -153,7 +153,7 @@ def test_estimate_for_people_and_to_a_file(folder):
     assert "no evidence of a difference at this sample size" in out
 
 
-def test_estimate_on_labels_joins_the_states(folder):
+def test_estimate_on_names_joins_the_states(folder):
     (folder / "x.csv").write_text("state,next_state\na,b\nb,a\n", encoding="utf-8")
     (folder / "y.csv").write_text("state,next_state\na,c\nc,a\n", encoding="utf-8")
     out, _ = run("estimate", "x.csv", "y.csv", "--cost", "indicator", "--discount", 0.5, "--replicates", 20, "--json")
@@ -295,8 +295,8 @@ def test_compress_finds_the_blocks_and_draws_them(folder):
     out, err = run("compress", "chain.npz", "--states", 3, "--plot", "--json", "--output", "small.npz")
     report = json.loads(out)
     assert report["upper"] <= 1e-6
-    labels = report["labels"]
-    assert [len(set(labels[k : k + 2])) for k in (0, 2, 4)] == [1, 1, 1]
+    assignment = report["assignment"]
+    assert [len(set(assignment[k : k + 2])) for k in (0, 2, 4)] == [1, 1, 1]
     assert db.read_chain("small.npz").n_states == 3
     assert err == "diffbisim: note: plot written to chain-3-states.png\n"
     assert (folder / "chain-3-states.png").read_bytes().startswith(b"\x89PNG")
@@ -312,14 +312,14 @@ def test_fit_finds_the_chain(folder, kernel, tol):
     assert report["upper"] <= 3 * tol + 1e-9  # tol times the largest cost
     if kernel == "full":  # what the library finds, to the last digit
         chain = db.read_chain("b.npz")
-        same = db.fit(chain, db.kernels.Softmax(chain.n_states, rng=0), tol=tol, steps=200)
+        same = db.fit(chain, db.kernels.Softmax(chain.n_states, rng=0), tol=tol, max_iterations=200)
         assert report["upper"] == pytest.approx(same.distance.upper, abs=1e-12)
 
 
 def test_fit_not_converged_has_its_own_code(folder):
-    out, err = run("fit", "b.npz", "--steps", 2, "--json", "--output", "fitted.npz", code=3)
+    out, err = run("fit", "b.npz", "--max-iterations", 2, "--json", "--output", "fitted.npz", code=3)
     assert json.loads(out)["converged"] is False
-    assert err.startswith("diffbisim: not converged. Stopped after --steps: raise --steps, or")
+    assert err.startswith("diffbisim: not converged. Stopped after --max-iterations: raise --max-iterations, or")
     assert db.read_chain("fitted.npz").n_states == 4  # what was reached is there
 
 
@@ -339,7 +339,7 @@ def test_a_run_goes_on_from_its_checkpoint(folder):
         return {name: told[name] for name in ("distance", "lower", "upper", "iterations")}
 
     fit = ("fit", "b.npz", "--kernel", "masked", "--tol", 1e-2)
-    report(*fit, "--steps", 2, "--checkpoint", "f.npz", code=3)
+    report(*fit, "--max-iterations", 2, "--checkpoint", "f.npz", code=3)
     assert report(*fit, "--checkpoint", "f.npz") == report(*fit)
     imitate = ("imitate", "--env", "FrozenLake-v1", "--expert", "walks.csv")
     report(*imitate, "--max-iterations", 2, "--checkpoint", "i.npz", code=3)

@@ -422,7 +422,7 @@ def test_the_best_of_many_candidates_loses_least():
 
 def test_learning_rates_are_judged_by_their_best_moment():
     """A curve that was at 1e-9 and left again has been as close as the rule."""
-    settings = learning_rate.Settings(rates=(0.1,), steps=3)
+    settings = learning_rate.Settings(rates=(0.1,), max_iterations=3)
     curves = {"step rule": [1.0, 1e-9], "Adam 0.1": [1.0, 1e-9, 0.5], "Adam 0.1, annealed": [1.0, 0.1, 0.2]}
     outcome = learning_rate.Outcome(settings, {name: np.array(curve) for name, curve in curves.items()})
     assert learning_rate.verdict(outcome)[0] == DIFFERS
@@ -442,9 +442,9 @@ def test_ties_are_called_ties():
 #: Small versions: mostly those that the tests above look into.
 SMALL = {
     "drift": (drift, drift.Settings(starts=(-2.0,), n_samples=2_000, seeds=1, replicates=4)),
-    "learning_rate": (learning_rate, learning_rate.Settings(rates=(0.1,), steps=60)),
+    "learning_rate": (learning_rate, learning_rate.Settings(rates=(0.1,), max_iterations=60)),
     "inner_iterations": (inner_iterations, inner_iterations.Settings(inner=(1, 12), n_states=6)),
-    "warm_start": (warm_start, warm_start.Settings(steps=60, sizes=((12, 6),))),
+    "warm_start": (warm_start, warm_start.Settings(max_iterations=60, sizes=((12, 6),))),
     "inner_solvers": (
         inner_solvers,
         inner_solvers.Settings(true_drift=1.0, start=-1.0, n_states=6, double=2000, single=2000, seeds=1),

@@ -12,7 +12,7 @@ import diffbisim as db
 from command_line import invoke
 from diffbisim.processes import examples
 from diffbisim.results.base import conditional
-from diffbisim.results.page import MOST, explore, page_data
+from diffbisim.results.page import MAX_GROUPS, explore, page_data
 
 DISCOUNT = 0.9
 
@@ -35,9 +35,9 @@ def stand_in(X, Y):
     )  # fmt: skip
 
 
-def labeled(seed, n=10):
+def named(seed, n=10):
     P = np.random.default_rng(seed).dirichlet(np.full(n, 0.5), n)
-    return db.MarkovChain(P, rewards=np.arange(n) / n, labels=["</script><b>", *(f"state {k}" for k in range(1, n))])
+    return db.MarkovChain(P, rewards=np.arange(n) / n, names=["</script><b>", *(f"state {k}" for k in range(1, n))])
 
 
 def dense(packed, n_columns):
@@ -55,7 +55,7 @@ def test_what_is_shown_adds_up(n):
     x, y = shown["sides"]
     (view,) = shown["views"]
     width = len(y["sizes"])
-    assert max(len(x["sizes"]), width) == min(n, MOST)
+    assert max(len(x["sizes"]), width) == min(n, MAX_GROUPS)
     assert sum(x["sizes"]) == n == x["n"]
     assert len(x["states"]) == n
     for total in (sum(view["paid"]["v"]), sum(x["paid"]), sum(y["paid"])):
@@ -155,7 +155,7 @@ class Opened:
 
 @pytest.mark.parametrize(("n", "megabytes"), [(10, 6), (100, 6), (1000, 8)])
 def test_page_opens_at_every_size(browser, tmp_path, n, megabytes):
-    make = labeled if n == 10 else lambda seed: examples.random_sparse_chain(n, 4, rng=seed)
+    make = named if n == 10 else lambda seed: examples.random_sparse_chain(n, 4, rng=seed)
     file = explore(stand_in(make(0), make(1)), tmp_path / "page.html")
     assert file.stat().st_size < megabytes * 1e6
     with Opened(browser, file) as opened:
@@ -171,12 +171,12 @@ def test_page_opens_at_every_size(browser, tmp_path, n, megabytes):
         assert page.evaluate("X.members[focus.x][0]") in page.inner_text("#chosen")
         page.mouse.move(5, 5)
         until(page, f"({SHAPES})('graph-y') === 0")
-        if n > MOST:
+        if n > MAX_GROUPS:
             assert "1,000 states are shown as 160 groups" in page.inner_text("#note-x")
 
 
 def test_page_by_keyboard(browser, tmp_path):
-    file = explore(stand_in(labeled(0), labeled(1)), tmp_path / "page.html", names=("before", "after"))
+    file = explore(stand_in(named(0), named(1)), tmp_path / "page.html", names=("before", "after"))
     with Opened(browser, file, scheme="dark") as opened:
         page = opened.page
         assert page.title() == "before and after: how they differ"
@@ -199,7 +199,7 @@ def test_page_by_keyboard(browser, tmp_path):
         page.click("#numbers summary")
         page.click("#table button >> nth=0")
         assert page.evaluate("[kept.x, kept.y]") == page.evaluate("[view.pairs[0].i, view.pairs[0].j]")
-        assert "</script><b>" in page.inner_text("#table")  # a label is text, whatever it looks like
+        assert "</script><b>" in page.inner_text("#table")  # a name is text, whatever it looks like
 
 
 def test_slider_goes_over_the_sizes_on_a_narrow_screen(browser, tmp_path):

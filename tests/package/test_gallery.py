@@ -91,7 +91,7 @@ def test_many_chains(run):
 def test_compress(run):
     names, figures = run("compress")
     small, blocks = names["small"], names["blocks"]
-    assert [len(set(small.labels[blocks == b])) for b in range(5)] == [1] * 5
+    assert [len(set(small.assignment[blocks == b])) for b in range(5)] == [1] * 5
     assert names["X"].n_states == db.lump(names["X"]).n_states == 25
     assert len(figures) == 1
 

@@ -89,9 +89,9 @@ def test_losses_are_those_of_brute_force(seed):
     ahead = ((1 - γ) * r + γ * np.moveaxis(P @ v_small[classes], 0, 1)).argmax(axis=1)
     start = rng.dirichlet(np.ones(6))
     for kernels in (P, [sp.csr_array(p) for p in P]):
-        found = db.abstract(db.MDP(kernels, rewards=r, initial=start), discount=γ, labels=classes)
-        number = found.labels[[int(np.argmax(classes == j)) for j in range(k)]]  # by first appearance
-        assert np.array_equal(found.labels, number[classes])
+        found = db.abstract(db.MDP(kernels, rewards=r, initial=start), discount=γ, assignment=classes)
+        number = found.assignment[[int(np.argmax(classes == j)) for j in range(k)]]  # by first appearance
+        assert np.array_equal(found.assignment, number[classes])
         assert dense(found.mdp)[1][number][:, number] == pytest.approx(P_mean[1], abs=1e-15)
         assert found.mdp.rewards[number] == pytest.approx(r_mean, abs=1e-15)
         assert found.mdp.initial[number] == pytest.approx(np.bincount(classes, weights=start), abs=1e-15)
@@ -111,12 +111,12 @@ def test_losses_are_those_of_brute_force(seed):
 
 def test_lift_and_encoder():
     P, r = games.random_mdp(np.random.default_rng(3), 5, 2)
-    found = db.abstract(db.MDP(P, rewards=r, actions=("left", "right")), labels=list("babcb"))
-    assert found.labels.tolist() == [0, 1, 0, 2, 0]
+    found = db.abstract(db.MDP(P, rewards=r, actions=("left", "right")), assignment=list("babcb"))
+    assert found.assignment.tolist() == [0, 1, 0, 2, 0]
     assert found.lift([1, 0, 1]).tolist() == [1, 0, 1, 1, 1]
     soft = np.array([[0.5, 0.5], [1, 0], [0.25, 0.75]])
-    assert np.array_equal(found.lift(soft), soft[found.labels])
-    assert np.array_equal(found.encoder, np.eye(3)[found.labels])
+    assert np.array_equal(found.lift(soft), soft[found.assignment])
+    assert np.array_equal(found.encoder, np.eye(3)[found.assignment])
     assert found.members(0).tolist() == [0, 2, 4]
     assert found.mdp.actions == ("left", "right")
     with pytest.raises(InvalidChain, match=re.escape("policy[2] = 2 is not an action")):
@@ -134,7 +134,7 @@ def test_step_errors_are_the_transports_of_a_linear_program(seed):
     γ = 0.9
     P, features, classes = nearly_lumpable(rng, d=2)
     mdp = db.MDP(P, rewards=features[:, :, 0])
-    found = db.abstract(mdp, discount=γ, labels=classes)
+    found = db.abstract(mdp, discount=γ, assignment=classes)
     means = class_means(classes, features)
     b = step_errors(mdp, found.mdp, classes, γ, Family(features, means))
     P_mean, cost = np.array(found.mdp.transition), np.abs(means[:, None] - means).sum(axis=-1).transpose(2, 0, 1)
@@ -155,7 +155,7 @@ def test_bounds_hold_for_every_reward_of_the_family(seed):
     P, features, classes = nearly_lumpable(rng, noise=(0.01, 0.1, 0.5)[seed % 3], d=d)
     s = np.arange(len(classes))
     mdp = db.MDP(P, rewards=features[:, :, 0])
-    found = db.abstract(mdp, discount=γ, labels=classes, features=features[:, :, 1:])
+    found = db.abstract(mdp, discount=γ, assignment=classes, features=features[:, :, 1:])
     means = class_means(classes, features)
     cost = np.abs(features[:, None] - means[None]).sum(axis=-1).transpose(2, 0, 1)
     U = db.distance(mdp, found.mdp, cost, γ).values_upper  # D1: the metric to the abstraction, for the family
@@ -203,15 +203,15 @@ def test_partitions_of_separated_groups():
             balls(D, 4, np.random.default_rng(seed)),
             pairs(D, 4, np.random.default_rng(seed)),
         ]
-        for labels in made:
-            assert len(set(zip(labels, groups, strict=True))) == 4 == labels.max() + 1
+        for assignment in made:
+            assert len(set(zip(assignment, groups, strict=True))) == 4 == assignment.max() + 1
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 9, 10, 30])
 def test_balls_have_the_least_radius_of_which_k_are_enough(k):
     D, rng = line(10), np.random.default_rng(k)
-    labels = balls(D, k, rng)
-    assert labels.max() + 1 <= k
+    assignment = balls(D, k, rng)
+    assert assignment.max() + 1 <= k
     order = np.random.default_rng(k).permutation(10)
     for radius in range(10):  # as Ferns does it, for every radius
         free, centers = set(range(10)), []
@@ -220,7 +220,7 @@ def test_balls_have_the_least_radius_of_which_k_are_enough(k):
                 centers.append(s)
                 free -= {t for t in free if D[s, t] <= radius}
         if len(centers) <= k:
-            assert labels.max() + 1 == len(centers)
+            assert assignment.max() + 1 == len(centers)
             break
 
 
@@ -241,7 +241,7 @@ def test_greedy_pairs_as_step_by_step():
 def test_four_rooms_are_recovered_and_lose_nothing():
     rooms = four_rooms(7, irrelevant=3)
     found = db.abstract(rooms, n_states=40)
-    assert found.labels.tolist() == np.repeat(np.arange(40), 3).tolist()
+    assert found.assignment.tolist() == np.repeat(np.arange(40), 3).tolist()
     assert found.loss <= 1e-11
     assert found.bound <= 1e-11
     assert [row.method for row in found.candidates] == ["lump"]
@@ -267,10 +267,10 @@ def test_the_best_candidate_wins_and_every_method_runs():
         assert {row.method for row in one.candidates} == {method}
         assert one.n_states <= 12
         assert one.loss >= found.loss - 1e-11
-    for row in found.candidates:  # each can be had again from its labels
-        assert row.n_states == row.labels.max() + 1 <= 12
+    for row in found.candidates:  # each can be had again from its assignment
+        assert row.n_states == row.assignment.max() + 1 <= 12
         assert row.loss <= row.reward_bound + 1e-11
-    again = db.abstract(rooms, labels=found.candidates[4].labels)
+    again = db.abstract(rooms, assignment=found.candidates[4].assignment)
     assert again.loss == pytest.approx(found.candidates[4].loss, abs=1e-11)
     assert repr(found).startswith(f"AbstractionResult(120 states to 12 by {found.method!r}, loss ")
 
@@ -306,11 +306,11 @@ def test_larger_searches_end_in_local_minima_below_simple_partitions(seed):
     found = db.abstract(db.MDP(P, rewards=r), k, γ, restarts=2)
     assert found.optimality in ("local", "global")
     v = abstraction.optimal_values(P, r, γ)
-    for near in abstraction.one_step_away(found.labels.tolist(), k) if found.optimality == "local" else ():
+    for near in abstraction.one_step_away(found.assignment.tolist(), k) if found.optimality == "local" else ():
         assert abstraction.losses(P, r, near, γ, v).max() >= found.loss - 1e-10
     order = v.argsort()
-    for labels in (np.zeros(n, int), order.argsort() * k // n, (r.sum(axis=1).argsort().argsort() * k) // n):
-        assert found.loss <= abstraction.losses(P, r, labels, γ, v).max() + 1e-10
+    for assignment in (np.zeros(n, int), order.argsort() * k // n, (r.sum(axis=1).argsort().argsort() * k) // n):
+        assert found.loss <= abstraction.losses(P, r, assignment, γ, v).max() + 1e-10
 
 
 def test_scores_of_many_partitions_are_those_of_each():
@@ -331,11 +331,11 @@ def test_partitions_and_their_neighbors_are_listed_once():
         assert sorted(rows) == sorted(abstraction.partitions(n, k))
         assert count_partitions(n, k, 1_000) == len(rows)
     assert count_partitions(100, 50, 1_000) == 1_001
-    labels = np.array([0, 1, 0, 2, 1, 0])
+    assignment = np.array([0, 1, 0, 2, 1, 0])
     for k in (3, 5):
-        total = count_neighbors(labels, k)
-        near = np.vstack([neighbors(labels, k, at, min(4, total - at)) for at in range(0, total, 4)])
-        assert sorted(map(tuple, near.tolist())) == sorted(abstraction.one_step_away(labels.tolist(), k))
+        total = count_neighbors(assignment, k)
+        near = np.vstack([neighbors(assignment, k, at, min(4, total - at)) for at in range(0, total, 4)])
+        assert sorted(map(tuple, near.tolist())) == sorted(abstraction.one_step_away(assignment.tolist(), k))
 
 
 def test_the_work_of_moves_is_limited_and_what_is_known_is_said():
@@ -361,7 +361,7 @@ def test_same_seed_same_answer_dense_as_sparse():
         db.abstract(mdp, n_states=5, discount=0.9, rng=seed, restarts=2)
         for mdp, seed in ((db.MDP(P, rewards=r), 0), (db.MDP(P, rewards=r), 0), (sparse, 0))
     )
-    assert np.array_equal(first.labels, again.labels)
+    assert np.array_equal(first.assignment, again.assignment)
     assert first.loss == again.loss
     assert first.loss == pytest.approx(other.loss, abs=1e-11)
 
@@ -389,7 +389,7 @@ def test_features_tell_states_apart():
     color = np.array([[0.0], [0], [1], [1]])
     found = db.abstract(mdp, 4, features=color)
     assert found.n_states == 4
-    merged = db.abstract(mdp, labels=[0, 1, 0, 1], features=color)
+    merged = db.abstract(mdp, assignment=[0, 1, 0, 1], features=color)
     assert merged.family_bound >= merged.transfer(color[:, 0]).loss
     assert merged.loss <= 1e-12
 
@@ -417,7 +417,7 @@ def test_abstraction_from_data_is_that_of_the_empirical_mdp():
 def test_episodes_with_actions_and_what_gymnasium_gives():
     paths, actions, rewards = [[0, 1, 2], [1, 1]], [["go", "go"], ["stay"]], [[0.0, 1.0], [0.5]]
     data = db.Transitions.from_trajectories(paths, actions=actions, rewards=rewards)
-    assert (data.actions.tolist(), data.action_labels) == ([0, 0, 1], ("go", "stay"))
+    assert (data.actions.tolist(), data.action_names) == ([0, 0, 1], ("go", "stay"))
     mdp = db.MDP.from_transitions(data, unseen="self-loop")
     assert mdp.initial.tolist() == [0.5, 0.5, 0]
     assert mdp.rewards.tolist() == [[0, 0], [1, 0.5], [0, 0]]
@@ -463,16 +463,16 @@ def test_actions_never_seen():
         (lambda M: db.abstract(M, 2, rewards=[1, 2]), InvalidArgument, "rewards is given, but an MDP has its own"),
         (lambda M: db.abstract(M, 2, rng=-1), InvalidArgument, "rng must be a non-negative integer"),
         (
-            lambda M: db.abstract(M, labels=[0]),
+            lambda M: db.abstract(M, assignment=[0]),
             InvalidArgument,
-            "labels has shape (1,); pass one label for each of the 3",
+            "assignment has shape (1,); pass one class for each of the 3",
         ),
         (
-            lambda M: db.abstract(M, 1, labels=[0, 1, 1]),
+            lambda M: db.abstract(M, 1, assignment=[0, 1, 1]),
             InvalidArgument,
-            "labels has 2 classes, more than n_states = 1",
+            "assignment has 2 classes, more than n_states = 1",
         ),
-        (lambda M: db.abstract(M, labels=[0, 1, 1], method="q"), InvalidArgument, "both given; leave one"),
+        (lambda M: db.abstract(M, assignment=[0, 1, 1], method="q"), InvalidArgument, "both given; leave one"),
         (lambda M: db.abstract(M, 2, features=np.ones((2, 1))), InvalidChain, "features has shape (2, 1)"),
         (lambda M: db.abstract(db.MDP([np.eye(3)]), 2), InvalidArgument, "the MDP has no rewards"),
         (lambda M: db.abstract(db.MarkovChain(np.eye(3)), 2), InvalidArgument, "mdp is a MarkovChain; pass an MDP"),

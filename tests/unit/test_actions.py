@@ -50,11 +50,11 @@ def test_rewards_of_states_count_for_every_action():
     assert by_state.gradient_at(0, 1).rewards_x == pytest.approx(by_action.gradient_at(0, 1).rewards_x.sum(axis=1))
 
 
-def test_indicator_goes_by_labels():
+def test_indicator_goes_by_names():
     P, _ = games.random_mdp(np.random.default_rng(0), 3, 2)
-    M = db.MDP(P, labels=["a", "b", "c"])
+    M = db.MDP(P, names=["a", "b", "c"])
     order = [2, 0, 1]
-    N = db.MDP(P[:, order][:, :, order], labels=["c", "a", "b"])
+    N = db.MDP(P[:, order][:, :, order], names=["c", "a", "b"])
     result = db.distance(M, N, "indicator", 0.8)
     assert result.values[[0, 1, 2], [1, 2, 0]] == pytest.approx(0.0, abs=1e-8)
     frame = pd.DataFrame(1 - np.eye(3), index=["b", "a", "c"], columns=["b", "a", "c"])
@@ -115,7 +115,7 @@ def test_single_states():
         (lambda: db.bisimulation(mdp(rewards=[[1, 2, 3]])), "rewards has shape"),
         (lambda: db.bisimulation(mdp(), actions="lax", policy=[0, 0, 0]), "omit one of the two"),
         (lambda: db.bisimulation(mdp()).plan(0, 3), "y = 3 is not a state"),
-        (lambda: db.bisimulation(mdp(labels="abc")).plan("a", "d"), "y = 'd' is not a state: give a label"),
+        (lambda: db.bisimulation(mdp(names="abc")).plan("a", "d"), "y = 'd' is not a state: give a name"),
         (lambda: db.bisimulation(mdp()).plan(0, 1, 2), "action = 2 is not an action"),
         (lambda: db.bisimulation(mdp(), actions="lax").plan(0, 1, 1), "give a pair"),
         (lambda: db.bisimulation(mdp()).duals, "potentials"),
@@ -137,8 +137,8 @@ def test_bad_input_is_refused_with_a_remedy(call, message):
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-def test_labels_are_accepted_where_indices_are():
-    M = mdp(labels=["a", "b", "c"], actions=["left", "right"])
+def test_names_are_accepted_where_indices_are():
+    M = mdp(names=["a", "b", "c"], actions=["left", "right"])
     result = db.bisimulation(M, 0.8)
     assert result.action("a", "b") == result.action(0, 1)
     assert np.array_equal(result.plan("a", "b", "left"), result.plan(0, 1, 0))
@@ -171,7 +171,7 @@ def test_encoder_and_decoder_are_conditionals_of_the_occupancy():
     m = result.occupancy
     assert result.encoder == pytest.approx(m / m.sum(axis=1, keepdims=True))
     assert result.decoder == pytest.approx((m / m.sum(axis=0)).T)
-    assert result.labels.shape == (4,)
+    assert result.assignment.shape == (4,)
     assert "MDPResult" in repr(result)
 
 
@@ -181,9 +181,9 @@ def test_encoder_and_decoder_are_conditionals_of_the_occupancy():
 def test_saved_results_come_back_as_they_were(tmp_path, actions, sparse, one):
     from scipy.sparse import csr_array
 
-    M = mdp(labels=["a", 2, ("c", 1.5)], actions=["left", "right"])
+    M = mdp(names=["a", 2, ("c", 1.5)], actions=["left", "right"])
     M = (
-        db.MDP([csr_array(P) for P in M.transition], rewards=M.rewards, labels=M.labels, actions=M.actions)
+        db.MDP([csr_array(P) for P in M.transition], rewards=M.rewards, names=M.names, actions=M.actions)
         if sparse
         else M
     )
@@ -195,7 +195,7 @@ def test_saved_results_come_back_as_they_were(tmp_path, actions, sparse, one):
     for name in ("values", "values_lower", "values_upper", "occupancy"):
         assert np.array_equal(getattr(loaded, name), getattr(result, name))
     assert loaded.action(0, 1) == result.action(0, 1)
-    assert loaded.problem.x.labels == M.labels
+    assert loaded.problem.x.names == M.names
     directed = actions == "directed"
     assert loaded.value_bound(0, 1, directed) == result.value_bound(0, 1, directed)
     again = db.distance(M, N, discount=0.8, actions=actions, warm=loaded)

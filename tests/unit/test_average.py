@@ -85,8 +85,8 @@ def test_occupancy_is_stationary_for_the_plans_and_has_the_chains_own_laws():
 @pytest.mark.parametrize("p", range(1, 7))
 @pytest.mark.parametrize("q", range(1, 7))
 def test_two_cycles_have_as_many_classes_as_their_lengths_have_common_divisors(p, q):
-    label = pair_classes(*(Recurrence.of(db.MarkovChain(cycle(n))) for n in (p, q)))
-    assert np.unique(label).size == np.gcd(p, q)
+    classes = pair_classes(*(Recurrence.of(db.MarkovChain(cycle(n))) for n in (p, q)))
+    assert np.unique(classes).size == np.gcd(p, q)
     rng = np.random.default_rng(p + 10 * q)
     cost = rng.random((p, q))
     found = average(db.MarkovChain(cycle(p)), db.MarkovChain(cycle(q)), cost)
@@ -310,10 +310,10 @@ def test_threads_give_the_same_bits():
 def test_lumping_preserves_average_cost():
     rng = np.random.default_rng(14)
     small = reducible(rng, 6)
-    labels = np.array([0, 1, 2, 3, 4, 5, 4, 5, 0, 1])
-    copies = np.bincount(labels)
-    P = small[np.ix_(labels, labels)] / copies[labels]
-    X = db.MarkovChain(P, initial=6, rewards=rng.random(6)[labels])
+    assignment = np.array([0, 1, 2, 3, 4, 5, 4, 5, 0, 1])
+    copies = np.bincount(assignment)
+    P = small[np.ix_(assignment, assignment)] / copies[assignment]
+    X = db.MarkovChain(P, initial=6, rewards=rng.random(6)[assignment])
     Y = db.MarkovChain(dense(rng, 4), rewards=rng.random(4))
     full, lumped = average(X, Y), average(X, Y, lump=True)
     assert lumped.converged

@@ -50,7 +50,7 @@ def test_successors_are_built_once_and_by_any_thread():
     [
         ({}, "MarkovChain(2 states, 4 transitions, start 0)"),
         ({"initial": 1, "rewards": [0, 1]}, "MarkovChain(2 states, 4 transitions, start 1, rewards)"),
-        ({"labels": "ab"}, "MarkovChain(2 states, 4 transitions, start 'a', labels)"),
+        ({"names": "ab"}, "MarkovChain(2 states, 4 transitions, start 'a', names)"),
         ({"initial": [0.5, 0.5]}, "MarkovChain(2 states, 4 transitions, start in 2 states)"),
     ],
 )
@@ -195,12 +195,12 @@ def test_counts_must_be_non_negative_integers(n):
 
 
 def test_with_initial_shares_the_kernel():
-    chain = MarkovChain(P2, labels="ab", rewards=[0, 1])
+    chain = MarkovChain(P2, names="ab", rewards=[0, 1])
     other = chain.with_initial("b")
     assert np.array_equal(other.initial, [0, 1])
     assert np.array_equal(chain.initial, [1, 0])
     assert other.transition is chain.transition
-    assert other.labels == chain.labels
+    assert other.names == chain.names
     with pytest.raises(InvalidChain, match="initial = 'c' is not a state"):
         chain.with_initial("c")
 
@@ -209,11 +209,11 @@ def test_with_initial_shares_the_kernel():
 def test_permuted_moves_everything_along(make):
     rng = np.random.default_rng(6)
     P, order = rng.dirichlet(np.full(5, 0.5), size=5), [3, 0, 4, 1, 2]
-    chain = MarkovChain(make(P), initial=rng.dirichlet(np.ones(5)), rewards=rng.random(5), labels="abcde")
+    chain = MarkovChain(make(P), initial=rng.dirichlet(np.ones(5)), rewards=rng.random(5), names="abcde")
     moved = chain.permuted(order)
     assert np.array_equal(dense(moved), dense(chain)[np.ix_(order, order)])
     assert np.array_equal(moved.rewards, chain.rewards[order])
-    assert moved.labels == tuple("daebc")
+    assert moved.names == tuple("daebc")
     assert np.array_equal(moved.occupancy(0.9), moved.occupancy(0.9))
     assert moved.occupancy(0.9) == pytest.approx(chain.occupancy(0.9)[order], abs=1e-14)
     back = moved.permuted(np.argsort(order))
@@ -231,13 +231,13 @@ def test_permuted_refuses_what_is_no_permutation(order):
 @pytest.mark.parametrize("make", [np.array, sp.csr_array])
 @pytest.mark.parametrize("clone", [lambda c: pickle.loads(pickle.dumps(c)), copy.copy, copy.deepcopy])
 def test_copies_are_equal_and_read_only(make, clone):
-    chain = MarkovChain(make(P2), initial=[0.5, 0.5], rewards=[1, 2], labels=["a", ("b", 1)])
+    chain = MarkovChain(make(P2), initial=[0.5, 0.5], rewards=[1, 2], names=["a", ("b", 1)])
     chain.successors  # noqa: B018  (a filled cache must not hurt)
     other = clone(chain)
     assert np.array_equal(dense(other), dense(chain))
     assert np.array_equal(other.initial, chain.initial)
     assert np.array_equal(other.rewards, chain.rewards)
-    assert other.labels == chain.labels
+    assert other.names == chain.names
     assert other.index("a") == 0
     assert not other.initial.flags.writeable
     assert not (other.transition.data if other.is_sparse else other.transition).flags.writeable

@@ -128,16 +128,16 @@ def test_refused_kernels(transition, message):
 @pytest.mark.parametrize(
     ("transition", "message"),
     [
-        ([[0.9, 0.2], [0.5, 0.5]], "row 0 (label 'a') sums to 1.1"),
-        ([[0.0, 1.0], [-1.0, 2.0]], "entry (1, 0) (label 'b') is -1, negative"),
-        ([[0.0, 1.0], [0.0, np.nan]], "entry (1, 1) (label 'b') is nan"),
-        ([[0.0, 1.0], [0.0, 0.0]], "row 1 (label 'b') sums to 0"),
+        ([[0.9, 0.2], [0.5, 0.5]], "row 0 (state 'a') sums to 1.1"),
+        ([[0.0, 1.0], [-1.0, 2.0]], "entry (1, 0) (state 'b') is -1, negative"),
+        ([[0.0, 1.0], [0.0, np.nan]], "entry (1, 1) (state 'b') is nan"),
+        ([[0.0, 1.0], [0.0, 0.0]], "row 1 (state 'b') sums to 0"),
     ],
 )
 @pytest.mark.parametrize("make", [np.array, sp.csr_array])
-def test_refusals_name_the_label_dense_and_sparse(transition, message, make):
+def test_refusals_name_the_name_dense_and_sparse(transition, message, make):
     with pytest.raises(InvalidChain, match=re.escape(message)):
-        MarkovChain(make(transition), labels=["a", "b"])
+        MarkovChain(make(transition), names=["a", "b"])
 
 
 def test_an_empty_sparse_kernel_is_refused():
@@ -152,7 +152,7 @@ def test_an_empty_sparse_kernel_is_refused():
         ({"initial": -1}, "initial = -1 is not a state"),
         ({"initial": True}, "initial = True is not a state"),
         ({"initial": 0.0}, "initial = 0.0 is not a state"),
-        ({"initial": "c", "labels": "ab"}, "initial = 'c' is not a state; give a label, an index from 0 to 1"),
+        ({"initial": "c", "names": "ab"}, "initial = 'c' is not a state; give a name, an index from 0 to 1"),
         ({"initial": ("x", "y", 1)}, "initial = ('x', 'y', 1) is not a state"),
         ({"initial": [0.5, 0.4]}, "initial sums to 0.9, 0.1 below one; divide it by its sum"),
         ({"initial": [1.5, -0.5]}, "initial[1] = -0.5 is negative"),
@@ -165,21 +165,21 @@ def test_an_empty_sparse_kernel_is_refused():
         ({"rewards": ["x", 0.0]}, "rewards is not an array of numbers"),
         ({"rewards": np.array([1j, 0])}, "rewards is not an array of numbers (its entries are complex)"),
         ({"rewards": {0: 1.0}}, "rewards has no entry for state 1; add one"),
-        ({"rewards": {"a": 1.0, "b": 2.0, "c": 0.0}, "labels": "ab"}, "rewards names 'c', which is not a known state"),
-        ({"labels": ["a"]}, "labels has 1 entries for 2 states; give one per state"),
-        ({"labels": ["a", "a"]}, "labels[1] = 'a' repeats labels[0]; they must be distinct"),
-        ({"labels": ["a", ["b"]]}, "labels[1] = ['b'] is not hashable; use strings, numbers or tuples"),
-        ({"labels": ["a", None]}, "labels[1] is None, a missing value; give the state a name, such as 'none'"),
-        ({"labels": [float("nan"), "b"]}, "labels[0] is nan, a missing value"),
-        ({"labels": ["a", (1, float("nan"))]}, "labels[1] is (1, nan), a missing value"),
-        ({"labels": {"a", "b"}}, "labels is a set; give a list, in the order of the states"),
-        ({"labels": {0: "a", 1: "b"}}, "labels is a mapping; give a list, in the order of the states"),
+        ({"rewards": {"a": 1.0, "b": 2.0, "c": 0.0}, "names": "ab"}, "rewards names 'c', which is not a known state"),
+        ({"names": ["a"]}, "names has 1 entries for 2 states; give one per state"),
+        ({"names": ["a", "a"]}, "names[1] = 'a' repeats names[0]; they must be distinct"),
+        ({"names": ["a", ["b"]]}, "names[1] = ['b'] is not hashable; use strings, numbers or tuples"),
+        ({"names": ["a", None]}, "names[1] is None, a missing value; give the state a name, such as 'none'"),
+        ({"names": [float("nan"), "b"]}, "names[0] is nan, a missing value"),
+        ({"names": ["a", (1, float("nan"))]}, "names[1] is (1, nan), a missing value"),
+        ({"names": {"a", "b"}}, "names is a set; give a list, in the order of the states"),
+        ({"names": {0: "a", 1: "b"}}, "names is a mapping; give a list, in the order of the states"),
         ({"rewards": np.ma.array([1, 2], mask=[False, True])}, "rewards[1] is masked, that is, missing; fill it in"),
         (
-            {"initial": {"a": 0.5, "c": 0.5}, "labels": "ab"},
-            "initial names 'c', which is not a known state (the labels are 'a', 'b')",
+            {"initial": {"a": 0.5, "c": 0.5}, "names": "ab"},
+            "initial names 'c', which is not a known state (the names are 'a', 'b')",
         ),
-        ({"initial": {"a": 0.5}, "labels": "ab"}, "initial sums to 0.5"),
+        ({"initial": {"a": 0.5}, "names": "ab"}, "initial sums to 0.5"),
     ],
 )
 def test_refused_options(options, message):
@@ -191,32 +191,32 @@ def test_refused_options(options, message):
 
 
 @pytest.mark.parametrize(
-    ("labels", "initial", "index"),
+    ("names", "initial", "index"),
     [
         (None, 1, 1),
         (None, np.int64(1), 1),
         (("b", "a"), "a", 1),
-        (("b", "a"), 1, 1),  # no such label: an index
-        ((7, 0), 0, 1),  # a label first
+        (("b", "a"), 1, 1),  # no such name: an index
+        ((7, 0), 0, 1),  # a name first
         ((7, 0), 7, 0),
-        (((0, 1), (1, 0)), (1, 0), 1),  # a tuple that is a label is no distribution
+        (((0, 1), (1, 0)), (1, 0), 1),  # a tuple that is a name is no distribution
         (np.array(["b", "a"]), np.str_("a"), 1),
     ],
 )
-def test_labels_come_before_indices(labels, initial, index):
-    chain = MarkovChain(P2, initial=initial, labels=labels)
+def test_names_come_before_indices(names, initial, index):
+    chain = MarkovChain(P2, initial=initial, names=names)
     assert np.array_equal(chain.initial, np.eye(2)[index])
     assert chain.index(initial) == index
 
 
-def test_index_and_label_are_inverse():
-    chain = MarkovChain(np.eye(3), labels=["x", ("y", 1), 2.5])
-    assert [chain.index(chain.label(i)) for i in range(3)] == [0, 1, 2]
-    assert MarkovChain(np.eye(3)).label(2) == 2
-    with pytest.raises(InvalidChain, match=re.escape("'z' is not a state: give a label or an index from 0 to 2")):
+def test_index_and_name_are_inverse():
+    chain = MarkovChain(np.eye(3), names=["x", ("y", 1), 2.5])
+    assert [chain.index(chain.name_of(i)) for i in range(3)] == [0, 1, 2]
+    assert MarkovChain(np.eye(3)).name_of(2) == 2
+    with pytest.raises(InvalidChain, match=re.escape("'z' is not a state: give a name or an index from 0 to 2")):
         chain.index("z")
     with pytest.raises(InvalidChain, match=re.escape("3 is not a state: indices run from 0 to 2")):
-        chain.label(3)
+        chain.name_of(3)
 
 
 def test_a_start_distribution_is_normalized():
@@ -225,8 +225,8 @@ def test_a_start_distribution_is_normalized():
     assert np.array_equal(MarkovChain(P2, initial=(0.5, 0.5)).initial, [0.5, 0.5])
 
 
-def test_a_start_by_label_may_leave_out_states():
-    assert np.array_equal(MarkovChain(P2, initial={"b": 1}, labels="ab").initial, [0, 1])
+def test_a_start_by_name_may_leave_out_states():
+    assert np.array_equal(MarkovChain(P2, initial={"b": 1}, names="ab").initial, [0, 1])
     assert np.array_equal(MarkovChain(P2, initial={1: 0.25, 0: 0.75}).initial, [0.75, 0.25])
 
 
@@ -236,11 +236,11 @@ def test_a_masked_kernel_is_refused():
     assert np.array_equal(MarkovChain(np.ma.array(P2)).transition, P2)
 
 
-def test_rewards_by_label_and_by_index():
-    assert np.array_equal(MarkovChain(P2, rewards={"b": 2, "a": 1}, labels="ab").rewards, [1.0, 2.0])
+def test_rewards_by_name_and_by_index():
+    assert np.array_equal(MarkovChain(P2, rewards={"b": 2, "a": 1}, names="ab").rewards, [1.0, 2.0])
     assert np.array_equal(MarkovChain(P2, rewards={1: 5.0, 0: 4.0}).rewards, [4.0, 5.0])
 
 
-def test_numpy_labels_become_python_ones():
-    assert MarkovChain(P2, labels=np.array([3, 5])).labels == (3, 5)
-    assert type(MarkovChain(P2, labels=[np.int64(3), np.str_("a")]).labels[0]) is int
+def test_numpy_names_become_python_ones():
+    assert MarkovChain(P2, names=np.array([3, 5])).names == (3, 5)
+    assert type(MarkovChain(P2, names=[np.int64(3), np.str_("a")]).names[0]) is int

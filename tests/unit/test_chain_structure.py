@@ -102,7 +102,7 @@ def test_stationary_law_where_others_lose_all_digits():
 def test_large_kernels_have_the_same_law(monkeypatch, form):
     chain = db.MarkovChain(form(db.examples.random_chain(60, 3).transition))
     exact = chain.stationary_distribution
-    monkeypatch.setattr(stochastic, "DIRECT", 10)
+    monkeypatch.setattr(stochastic, "MAX_STATES_FOR_DENSE_SOLVE", 10)
     again = db.MarkovChain(chain.transition).stationary_distribution
     np.testing.assert_allclose(again, exact, rtol=1e-12)
 

@@ -116,7 +116,7 @@ DIFFERENT = [
     None, 0, 0.0, False, "0", b"0", (0,), [0], {}, {0: 0}, np.zeros(1), np.zeros((1, 1)), np.zeros(1, np.float32), P,
     sp.csr_array(P), torch.zeros(1), torch.zeros(1, dtype=torch.float64), db.MarkovChain(P), db.MarkovChain(P[::-1]),
     db.MarkovChain(sp.csr_array(P)), db.MarkovChain(P, initial=1), db.MarkovChain(P, rewards=[0, 1]),
-    db.MarkovChain(P, rewards=[0, 2]), db.MarkovChain(P, labels="ab"), db.MDP([P, P]), db.MDP([P, P[::-1]]),
+    db.MarkovChain(P, rewards=[0, 2]), db.MarkovChain(P, names="ab"), db.MDP([P, P]), db.MDP([P, P[::-1]]),
     db.MDP([P, P], initial=1), db.Transitions.from_pairs([0, 1], [1, 0]), db.Transitions.from_pairs([0, 1], [1, 1]),
     db.Stream(db.MarkovChain(P)), db.Stream(db.MarkovChain(P[::-1])), db.Stream(iter(()), n_states=2), Exact(),
     Exact(tol=1e-3), Somcot(10), Somcot(10, rng=1), np.random.default_rng(0), np.random.default_rng(1),
@@ -152,7 +152,7 @@ def test_digests_are_the_same_in_another_process():
 # --- the file of another run -------------------------------------------------------------------------------
 
 ADAM = {"optimizer": lambda p: torch.optim.Adam(p, 0.1)}
-BASE = {"kernel": lambda: K.Softmax(5, rng=1), "discount": 0.9, "steps": 4}
+BASE = {"kernel": lambda: K.Softmax(5, rng=1), "discount": 0.9, "max_iterations": 4}
 OTHERS = {
     "target": {"target": db.examples.random_chain(5, 1)},
     "target, its rewards": {"target": db.MarkovChain(X.transition, initial=X.initial, rewards=np.arange(5.0))},
@@ -204,22 +204,22 @@ def test_another_optimizer_scheduler_or_cost_table_is_refused(tmp_path):
 def test_what_does_not_change_the_answer_may_change(tmp_path):
     path = tmp_path / "run.npz"
     run_fit(path, solver=Exact(threads=1))
-    longer = run_fit(path, solver=Exact(threads=2), steps=9, every=2, progress=lambda done, total: None)
-    straight = run_fit(tmp_path / "straight.npz", steps=9)
-    assert longer.steps == 9
+    longer = run_fit(path, solver=Exact(threads=2), max_iterations=9, every=2, progress=lambda done, total: None)
+    straight = run_fit(tmp_path / "straight.npz", max_iterations=9)
+    assert longer.iterations == 9
     assert np.array_equal(longer.parameters["logits"], straight.parameters["logits"])
 
 
 def test_annealed_steps_depend_on_their_number(tmp_path):
-    """With a cosine over ``steps`` a longer run is another run from its first step on."""
+    """With a cosine over ``max_iterations`` a longer run is another run from its first step on."""
     path = tmp_path / "run.npz"
     run_fit(path, loop="single")
     with pytest.raises(db.InvalidData, match="differences: scheduler"):
-        run_fit(path, loop="single", steps=8)
+        run_fit(path, loop="single", max_iterations=8)
     path.unlink()
     run_fit(path, solver=Somcot(50))
-    with pytest.raises(db.InvalidData, match=r"differences: steps \(4 there, 5 here\)"):
-        run_fit(path, solver=Somcot(50), steps=5)
+    with pytest.raises(db.InvalidData, match=r"differences: max_iterations \(4 there, 5 here\)"):
+        run_fit(path, solver=Somcot(50), max_iterations=5)
     with pytest.raises(db.InvalidData, match="differences: solver"):
         run_fit(path, solver=Somcot(50, rng=1))
 
@@ -287,18 +287,22 @@ def assert_same_fit(a, b):
     assert a.parameters.keys() == b.parameters.keys()
     assert all(np.array_equal(a.parameters[k], b.parameters[k]) for k in a.parameters)
     assert np.array_equal(a.curve(), b.curve())
-    assert (a.value, a.outcome, a.work, a.steps) == (b.value, b.outcome, b.work, b.steps)
+    assert (a.value, a.outcome, a.work, a.iterations) == (b.value, b.outcome, b.work, b.iterations)
 
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 def test_every_optimizer_resumes_bit_for_bit(name, tmp_path):
-    how = {"optimizer": lambda p: getattr(torch.optim, name)(p, **OPTIMIZERS[name]), "steps": 9, "tol": 1e-4}
+    how = {"optimizer": lambda p: getattr(torch.optim, name)(p, **OPTIMIZERS[name]), "max_iterations": 9, "tol": 1e-4}
     check_resumed(tmp_path / "run.npz", how)
 
 
 @pytest.mark.parametrize("name", list(SCHEDULERS))
 def test_every_scheduler_resumes_bit_for_bit(name, tmp_path):
-    how = {"optimizer": lambda p: torch.optim.SGD(p, 0.1, momentum=0.5), "scheduler": SCHEDULERS[name], "steps": 12}
+    how = {
+        "optimizer": lambda p: torch.optim.SGD(p, 0.1, momentum=0.5),
+        "scheduler": SCHEDULERS[name],
+        "max_iterations": 12,
+    }
     check_resumed(tmp_path / "run.npz", {**how, "tol": 1e-4})
 
 
@@ -309,7 +313,7 @@ def test_an_optimizer_that_wants_a_closure_is_refused_at_once():
 
 def test_learned_starts_rewards_and_costs_resume_bit_for_bit(tmp_path):
     def learned():
-        return {"initial": K.Start(5), "rewards": K.Rewards(np.arange(5.0)), "steps": 8}
+        return {"initial": K.Start(5), "rewards": K.Rewards(np.arange(5.0)), "max_iterations": 8}
 
     check_resumed(tmp_path / "a.npz", learned)
 
@@ -327,18 +331,18 @@ def test_what_a_module_keeps_beside_its_parameters_resumes(tmp_path):
             self.warmth *= 0.99
             return torch.softmax(self.inner.logits / self.warmth.clone(), dim=1)
 
-    check_resumed(tmp_path / "run.npz", {"steps": 9, **ADAM}, kernel=Drifting)
+    check_resumed(tmp_path / "run.npz", {"max_iterations": 9, **ADAM}, kernel=Drifting)
 
 
 def test_a_module_that_was_interrupted_goes_on_where_it_is(tmp_path):
     """The same call in the same session, with the same module: trained in place, and no other run for that."""
     path, kernel = tmp_path / "run.npz", K.Softmax(5, rng=1)
-    straight = db.fit(X, K.Softmax(5, rng=1), steps=9)
+    straight = db.fit(X, K.Softmax(5, rng=1), max_iterations=9)
     for stop in (1, 4, 2):
         with pytest.raises(Interrupt):
-            db.fit(X, kernel, steps=9, checkpoint=path, every=2, callback=stop_at(stop))
-    db.fit(X, kernel, steps=9, checkpoint=path, every=2, callback=stop_at(2, error=False))
-    assert_same_fit(db.fit(X, kernel, steps=9, checkpoint=path, every=2), straight)
+            db.fit(X, kernel, max_iterations=9, checkpoint=path, every=2, callback=stop_at(stop))
+    db.fit(X, kernel, max_iterations=9, checkpoint=path, every=2, callback=stop_at(2, error=False))
+    assert_same_fit(db.fit(X, kernel, max_iterations=9, checkpoint=path, every=2), straight)
 
 
 def test_the_status_is_that_of_the_end(tmp_path):
@@ -346,19 +350,19 @@ def test_the_status_is_that_of_the_end(tmp_path):
     straight = db.fit(walk, K.DriftWalk(-1.0, 6))
     stopped = db.fit(walk, K.DriftWalk(-1.0, 6), checkpoint=path, callback=stop_at(2, error=False))
     assert stopped.outcome.name == "INTERRUPTED"
-    again = db.fit(walk, K.DriftWalk(-1.0, 6), checkpoint=path, steps=4)
-    assert again.outcome.name == "STEPS"
+    again = db.fit(walk, K.DriftWalk(-1.0, 6), checkpoint=path, max_iterations=4)
+    assert again.outcome.name == "ITERATIONS_OF_FIT"
     ended = db.fit(walk, K.DriftWalk(-1.0, 6), checkpoint=path)
     assert ended.outcome.name == "REACHED"
     assert_same_fit(ended, straight)
-    last = straight.steps
+    last = straight.iterations
     late = db.fit(walk, K.DriftWalk(-1.0, 6), callback=stop_at(last, error=False))
     assert late.outcome.name == "REACHED"  # it was over when the callback wanted to stop
     short = db.fit(
-        X, K.Softmax(5), solver=Somcot(50), steps=3, checkpoint=tmp_path / "b.npz", callback=stop_at(3, False)
+        X, K.Softmax(5), solver=Somcot(50), max_iterations=3, checkpoint=tmp_path / "b.npz", callback=stop_at(3, False)
     )
     assert short.outcome.name == "INTERRUPTED"
-    ended = db.fit(X, K.Softmax(5), solver=Somcot(50), steps=3, checkpoint=tmp_path / "b.npz")
+    ended = db.fit(X, K.Softmax(5), solver=Somcot(50), max_iterations=3, checkpoint=tmp_path / "b.npz")
     assert ended.outcome.name == "ESTIMATED"
 
 
@@ -371,7 +375,7 @@ def test_an_iterable_goes_on_after_what_was_read(items, tmp_path):
     def stream():
         return db.Stream(iter(zip(s.tolist(), t.tolist(), strict=True)), 5, initial=walk.initial, rewards=walk.rewards)
 
-    how = {"solver": Somcot(200), "steps": 6, "discount": 0.9}
+    how = {"solver": Somcot(200), "max_iterations": 6, "discount": 0.9}
     straight = db.fit(stream(), K.DriftWalk(-1.0, 5), **how)
     for stop in (2, 4):
         path = tmp_path / f"{stop}.npz"
@@ -594,7 +598,7 @@ here.JOBS[{job!r}]({path!r}, callback)
 
 
 def fit_job(path, callback):
-    return db.fit(X, K.Softmax(5, rng=1), steps=12, checkpoint=path, every=2, callback=callback, **ADAM)
+    return db.fit(X, K.Softmax(5, rng=1), max_iterations=12, checkpoint=path, every=2, callback=callback, **ADAM)
 
 
 JOBS = {

@@ -57,7 +57,7 @@ def test_strata_of_several_groups():
     ({"a": walks(0, 1), "b": db.examples.drift_walk(0.0, 5)}, {}, r"groups\['b'\] is a MarkovChain; give Transitions"),
     ({"a": data(0, 1), "b": db.Transitions.from_trajectories([[0, 1]] * 5)}, {}, "have different states"),
     ({"a": walks(0, 1), "b": walks(0, 2)}, {"permutations": 5}, "permutations is 5"),
-    ({"a": walks(0, 1), "b": walks(0, 2)}, {"confidence": 3}, "confidence is 3"),
+    ({"a": walks(0, 1), "b": walks(0, 2)}, {"alpha": 3}, "alpha is 3"),
     ({"a": walks(0, 1), "b": walks(0, 2)}, {"cost": np.ones((5, 5))}, "zero between equal states"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_named(groups, how, message):
@@ -128,7 +128,7 @@ def test_default_of_few_starts_is_told():
     A, B = (db.Transitions.from_trajectories([text] * 6) for text in (list("abab"), list("cbcb")))
     with pytest.warns(UserWarning, match="because X does not have the state 'c'"):
         found = db.estimate(A, B, **how)
-    assert found.distance.problem.y.initial == pytest.approx([float(name == "c") for name in B.labels])
+    assert found.distance.problem.y.initial == pytest.approx([float(name == "c") for name in B.names])
     assert 'initial="first"), although X has only 6' in found.assumed[-1]
     with pytest.warns(UserWarning, match="with fewer than 20 episodes"):
         compared = db.compare({"a": many, "b": many, "c": few}, "indicator", permutations=19)
@@ -238,7 +238,7 @@ def test_a_known_chain_is_tested():
     assert swapped.p_value <= 0.01
 
 
-def test_labels_of_one_group_may_be_missing_in_the_other():
+def test_names_of_one_group_may_be_missing_in_the_other():
     A = db.Transitions.from_trajectories([["a", "b", "a", "b"]] * 6)
     B = db.Transitions.from_trajectories([["a", "c", "a", "b"]] * 6)
     found = db.estimate(A, B, "indicator", replicates=20, permutations=199)

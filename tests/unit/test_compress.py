@@ -50,7 +50,7 @@ def test_random_blocks_are_found_exactly(seed, how):
     given = "learn" if how == "learn" else np.random.default_rng(seed).permutation(rewards)
     found = db.compress(X, n_states=5, rewards=given, rng=seed)
     assert found.distance.upper <= 1e-6
-    assert same_partition(found.labels, blocks)
+    assert same_partition(found.assignment, blocks)
     if how == "given":
         assert np.array_equal(found.chain.rewards, given)
 
@@ -62,7 +62,7 @@ def test_superfluous_states_stay_unused(n, rewards):
     assert found.distance.upper <= 1e-6
     assert found.chain.n_states == n
     assert found.unused.size == n - 5
-    assert same_partition(found.labels, np.repeat(np.arange(5), 5))
+    assert same_partition(found.assignment, np.repeat(np.arange(5), 5))
 
 
 @pytest.mark.parametrize(("n", "known"), [(2, 0.805), (3, 0.4843), (4, 0.1903)])
@@ -84,7 +84,7 @@ def test_noisy_blocks_are_nearer_than_the_average_over_the_true_ones(noise):
     Y = db.MarkovChain(average.transition, initial=average.initial, rewards=average.rewards)
     found = db.compress(noisy, 4, restarts=1)
     assert found.distance.upper <= db.distance(noisy, Y).lower
-    assert same_partition(found.labels, blocks)
+    assert same_partition(found.assignment, blocks)
 
 
 def test_one_state_is_the_median_reward():
@@ -125,7 +125,7 @@ def test_history_falls_and_result_is_its_least():
 
 def test_same_answer_with_any_number_of_workers():
     X = db.examples.random_chain(8, 5)
-    how = {"restarts": 4, "rng": 7, "max_steps": 6}
+    how = {"restarts": 4, "rng": 7, "max_iterations": 6}
     alone = db.compress(X, 3, **how)
     for workers in (1, 4):
         with ThreadPoolExecutor(workers) as executor:
@@ -139,7 +139,7 @@ def test_fixed_table_of_costs():
     X = db.MarkovChain([[0.5, 0.2, 0.3], [0.1, 0.6, 0.3], [0.4, 0.4, 0.2]])
     found = db.compress(X, 2, cost=[[0, 1], [0, 1], [1, 0]])
     assert found.distance.upper <= 1e-8
-    assert found.labels.tolist() == [0, 0, 1]
+    assert found.assignment.tolist() == [0, 0, 1]
     assert np.allclose(found.chain.transition, [[0.7, 0.3], [0.8, 0.2]])
     assert found.chain.rewards is None
 
@@ -151,7 +151,7 @@ def test_from_transitions_compresses_the_empirical_chain():
     found = db.compress(data, 3, target_rewards=X.rewards, restarts=1)
     again = db.compress(data.chain(rewards=X.rewards), 3, restarts=1)
     assert np.array_equal(found.chain.transition, again.chain.transition)
-    assert same_partition(found.labels, np.repeat(np.arange(3), 2))
+    assert same_partition(found.assignment, np.repeat(np.arange(3), 2))
 
 
 def test_sweep_never_rises_and_stops_at_the_blocks():
@@ -167,20 +167,20 @@ def test_sweep_never_rises_and_stops_at_the_blocks():
 @pytest.mark.parametrize("table", [False, True])
 def test_a_saved_compression_comes_back_bit_for_bit(table, tmp_path):
     plain = random_blocks(3)[0]
-    X = db.MarkovChain(plain.transition, rewards=plain.rewards, labels=[f"s{k}" for k in range(25)])
+    X = db.MarkovChain(plain.transition, rewards=plain.rewards, names=[f"s{k}" for k in range(25)])
     cost = np.abs(np.subtract.outer(X.rewards, [0.0, 1.5, 4.0])) if table else "reward"
-    small = db.compress(X, 3, cost=cost, restarts=2, max_steps=5)
+    small = db.compress(X, 3, cost=cost, restarts=2, max_iterations=5)
     small.save(tmp_path / "small.npz")
     back = db.load(tmp_path / "small.npz")
     assert type(back) is type(small)
     assert (repr(back), back.history) == (repr(small), small.history)
     for name in ("transition", "initial", "rewards"):
         assert np.array_equal(getattr(back.chain, name), getattr(small.chain, name))
-    for name in ("encoder", "decoder", "labels", "unused"):
+    for name in ("encoder", "decoder", "assignment", "unused"):
         assert np.array_equal(getattr(back, name), getattr(small, name))
     assert np.array_equal(back.distance.values, small.distance.values)
     assert np.array_equal(back.distance.plan(7, 1), small.distance.plan(7, 1))
-    assert back.distance.problem.x.labels == X.labels
+    assert back.distance.problem.x.names == X.names
 
 
 def test_starts_are_never_made_worse():
@@ -279,13 +279,13 @@ def test_profiles_of_large_chains_are_sums_over_steps(monkeypatch):
     X = db.examples.random_sparse_chain(30, 3, 0)
     target = Target(X, 0.9, rewards=X.rewards)
     exact = 0.1 * np.linalg.solve(np.eye(30) - 0.9 * X.transition.toarray(), np.eye(30))
-    monkeypatch.setattr(candidates, "DIRECT", 10)
+    monkeypatch.setattr(candidates, "MAX_DIRECT_STATES", 10)
     found = candidates.discounted(target, np.eye(30))
-    assert ((found <= exact + 1e-12) & (found >= exact - candidates.REST)).all()
+    assert ((found <= exact + 1e-12) & (found >= exact - candidates.MAX_WEIGHT_LEFT)).all()
     numbers, profiles = candidates.reward_profiles(target)
     assert profiles.shape == (30, numbers.size)
     assert set(numbers) <= set(X.rewards)
-    assert db.compress(X, 3, 0.9, restarts=1, max_steps=2).distance.converged
+    assert db.compress(X, 3, 0.9, restarts=1, max_iterations=2).distance.converged
 
 
 @each(seed=range(4))
@@ -298,7 +298,7 @@ def test_given_costs_and_rewards_are_no_farther_than_the_frozen_chain(seed):
     for given in ({"cost": cost}, {"rewards": [0.2, 0.5, 0.8]}, {"cost": lambda x, y, cost=cost: cost}):
         c = np.abs(np.subtract.outer(X.rewards, given["rewards"])) if "rewards" in given else cost
         profiles = 0.1 * np.linalg.solve(np.eye(9) - 0.9 * sticky.transition, c)
-        found = db.compress(sticky, 3, 0.9, restarts=1, max_steps=0, **given)
+        found = db.compress(sticky, 3, 0.9, restarts=1, max_iterations=0, **given)
         assert found.distance.value <= sticky.initial @ profiles.min(axis=1) + 1e-7
 
 
@@ -309,7 +309,7 @@ def test_the_best_aggregate_of_a_small_chain(seed):
     X = db.examples.random_chain(6, 40 + seed)
     found = db.compress(X, 2, 0.9, model="aggregate", restarts=2)
     every = [np.array([0, *rest]) for rest in itertools.product((0, 1), repeat=5) if any(rest)]
-    best = min(db.aggregate(X, labels, discount=0.9).distance.value for labels in every)
+    best = min(db.aggregate(X, assignment, discount=0.9).distance.value for assignment in every)
     assert found.distance.value <= 1.001 * best + 1e-8
 
 
@@ -410,8 +410,8 @@ def test_landmarks_of_a_small_chain_are_the_metric_itself():
 def test_medoids_find_the_blocks():
     X, blocks, _ = random_blocks(3)
     target = Target(X, 0.95, rewards=X.rewards)
-    labels = medoid_partition(landmark_distances(target), target.weight, 5, np.random.default_rng(0))
-    assert same_partition(labels, blocks)
+    assignment = medoid_partition(landmark_distances(target), target.weight, 5, np.random.default_rng(0))
+    assert same_partition(assignment, blocks)
 
 
 def test_starts_differ_from_each_other():
@@ -437,14 +437,17 @@ def agreement(a, b):
 
 def test_averaging_over_classes_is_the_textbook_formula():
     X = db.examples.random_chain(6, 1)
-    target, labels = Target(X, 0.9, rewards=X.rewards), np.array([0, 1, 0, 2, 1, 0])
+    target, assignment = Target(X, 0.9, rewards=X.rewards), np.array([0, 1, 0, 2, 1, 0])
     rho = X.occupancy(0.9)
     literal = [
-        [sum(rho[x] * X.transition[x, labels == b].sum() for x in np.flatnonzero(labels == a)) for b in range(3)]
+        [
+            sum(rho[x] * X.transition[x, assignment == b].sum() for x in np.flatnonzero(assignment == a))
+            for b in range(3)
+        ]
         for a in range(3)
     ]
-    literal = np.array(literal) / np.array([[rho[labels == a].sum()] for a in range(3)])
-    assert np.allclose(averaged(target, labels, 3).transition, literal, atol=1e-9)
+    literal = np.array(literal) / np.array([[rho[assignment == a].sum()] for a in range(3)])
+    assert np.allclose(averaged(target, assignment, 3).transition, literal, atol=1e-9)
 
 
 def test_no_average_over_clusters_of_rewards_and_values_is_nearer():
@@ -458,23 +461,25 @@ def test_no_average_over_clusters_of_rewards_and_values_is_nearer():
     value = np.linalg.solve(np.eye(n) - 0.95 * P, X.rewards)
     points = np.stack([X.rewards / np.ptp(X.rewards), value / np.ptp(value)], axis=1)
     tried = [kmeans2(points, k, minit="++", rng=np.random.default_rng([7, seed]))[1] for seed in range(20)]
-    best = min(db.aggregate(X, np.unique(labels, return_inverse=True)[1]).distance.value for labels in tried)
+    best = min(db.aggregate(X, np.unique(assignment, return_inverse=True)[1]).distance.value for assignment in tried)
     for model in ("nearest", "aggregate"):
-        assert db.compress(X, k, model=model, restarts=1, max_steps=5).distance.value <= 1.001 * best
+        assert db.compress(X, k, model=model, restarts=1, max_iterations=5).distance.value <= 1.001 * best
 
 
 def test_prospects_of_moves_are_first_order_changes():
     """The gradient times the change of the averaged kernel, computed by averaging over the new classes."""
-    X, labels = db.examples.random_sparse_chain(9, 3, 1), np.arange(9) % 3
+    X, assignment = db.examples.random_sparse_chain(9, 3, 1), np.arange(9) % 3
     target = Target(X, 0.8, rewards=X.rewards)
-    search = descent.DescentRun(target, averaged(target, labels, 3), 10, np.inf)
+    search = descent.DescentRun(target, averaged(target, assignment, 3), 10, np.inf)
     search.begin()
-    found, U = descent.prospects(search, labels), search.result.values
+    found, U = descent.prospects(search, assignment), search.result.values
     G = search.result.gradient.transition_y
     for x, y in itertools.product(range(9), range(3)):
-        moved = averaged(target, np.where(np.arange(9) == x, y, labels), 3)
-        change = (G * (moved.transition - search.model.transition)).sum() + X.initial[x] * (U[x, y] - U[x, labels[x]])
-        assert found[x, y] == (np.inf if y == labels[x] else pytest.approx(change, abs=1e-9))
+        moved = averaged(target, np.where(np.arange(9) == x, y, assignment), 3)
+        change = (G * (moved.transition - search.model.transition)).sum() + X.initial[x] * (
+            U[x, y] - U[x, assignment[x]]
+        )
+        assert found[x, y] == (np.inf if y == assignment[x] else pytest.approx(change, abs=1e-9))
 
 
 def test_no_average_over_a_partition_is_nearer_than_the_nearest_chain():

@@ -35,7 +35,7 @@ def true_bounds(X, found):
 @pytest.mark.parametrize(("n", "k", "limit"), [(40, 5, 0.3), (200, 20, 0.6), (500, 5, 1.0)])
 def test_time_limits_hold_within_a_fifth(n, k, limit, work):
     X = db.examples.random_chain(n, 0)
-    db.compress(X, k, restarts=1, max_steps=1)  # compiled code, which depends on the sizes, is loaded before
+    db.compress(X, k, restarts=1, max_iterations=1)  # compiled code, which depends on the sizes, is loaded before
     began = time.process_time()
     found = db.compress(X, k, time_limit=limit, executor=work)
     assert time.process_time() - began <= 1.2 * limit + 0.2
@@ -160,7 +160,7 @@ def test_chains_that_move_are_not_called_frozen():
 LOADED = """
 import os, signal
 import diffbisim as db
-db.compress(db.examples.random_chain(8, 3), 3, max_steps=2)
+db.compress(db.examples.random_chain(8, 3), 3, max_iterations=2)
 """
 
 RUN = """
@@ -170,7 +170,7 @@ def stop(row):
     ended += 1
     if ended == {when}:
         os.kill(os.getpid(), signal.SIGKILL)
-db.{how}, callback=stop, checkpoint={path!r}, restarts=5, rng=4, max_steps=4)
+db.{how}, callback=stop, checkpoint={path!r}, restarts=5, rng=4, max_iterations=4)
 """
 
 
@@ -194,7 +194,8 @@ def killed(nursery):
 
     def run(path, when, how):
         nursery.load(
-            "import os, signal; import diffbisim as db; db.compress(db.examples.random_chain(8, 3), 3, max_steps=2)"
+            "import os, signal; import diffbisim as db; "
+            "db.compress(db.examples.random_chain(8, 3), 3, max_iterations=2)"
         )
         nursery.fork(RUN.format(path=str(path), when=when, how=how))
         assert nursery.line() == f"ended {-signal.SIGKILL}"
@@ -204,7 +205,7 @@ def killed(nursery):
 
 @cache
 def uninterrupted():
-    return db.compress(db.examples.random_chain(8, 3), 3, restarts=5, rng=4, max_steps=4)
+    return db.compress(db.examples.random_chain(8, 3), 3, restarts=5, rng=4, max_iterations=4)
 
 
 @pytest.mark.parametrize("when", [1, 3, 6, 7])
@@ -212,7 +213,7 @@ def test_after_a_kill_it_goes_on_to_the_same_bits(when, tmp_path, killed):
     X, path = db.examples.random_chain(8, 3), tmp_path / "run.npz"
     killed(path, when, "compress(X, 3")
     rest = []
-    found = db.compress(X, 3, restarts=5, rng=4, max_steps=4, checkpoint=path, callback=rest.append)
+    found = db.compress(X, 3, restarts=5, rng=4, max_iterations=4, checkpoint=path, callback=rest.append)
     assert len(rest) <= 7 - when + 1  # the others had ended
     same(found, uninterrupted())
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
@@ -221,7 +222,7 @@ def test_after_a_kill_it_goes_on_to_the_same_bits(when, tmp_path, killed):
 def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, killed):
     X, path = db.examples.random_chain(8, 3), tmp_path / "run.npz"
     killed(path, 9, "compress_sweep(X, (2, 3)")
-    options = {"restarts": 5, "rng": 4, "max_steps": 4}
+    options = {"restarts": 5, "rng": 4, "max_iterations": 4}
     again, fresh = (db.compress_sweep(X, (2, 3), **options, **more) for more in ({"checkpoint": path}, {}))
     for a, b in zip(again.results, fresh.results, strict=True):
         same(a, b)
@@ -239,7 +240,7 @@ def test_a_killed_sweep_goes_on_to_the_same_bits(tmp_path, killed):
     ],
 )
 def test_the_checkpoint_of_another_run_is_refused(change, what, tmp_path):
-    run = {"target": db.examples.random_chain(14, 3), "n_states": 3, "restarts": 2, "max_steps": 2}
+    run = {"target": db.examples.random_chain(14, 3), "n_states": 3, "restarts": 2, "max_iterations": 2}
     run["checkpoint"] = tmp_path / "run.npz"
     db.compress(**run)
     with pytest.raises(InvalidData, match=f"another run; differences: .*{what}"):
@@ -249,6 +250,6 @@ def test_the_checkpoint_of_another_run_is_refused(change, what, tmp_path):
 def test_time_limits_and_checkpoints_go_together(tmp_path):
     """What was cut short by the clock is done again; a run that has time takes no starts that were made in a hurry."""
     X, path = db.examples.random_chain(14, 3), tmp_path / "run.npz"
-    options = {"restarts": 3, "max_steps": 10}
+    options = {"restarts": 3, "max_iterations": 10}
     db.compress(X, 3, **options, time_limit=0, checkpoint=path)
     same(db.compress(X, 3, **options, checkpoint=path), db.compress(X, 3, **options))

@@ -17,8 +17,8 @@ def pair(seed, n=4, rows=(1,), start=True):
     Q[list(rows)] = rng.dirichlet(np.ones(n), len(rows))
     first, second = rng.dirichlet(np.ones(n), 2)
     return (
-        db.MarkovChain(P, initial=first, rewards=r, labels="abcdefgh"[:n]),
-        db.MarkovChain(Q, initial=second if start else first, rewards=r, labels="abcdefgh"[:n]),
+        db.MarkovChain(P, initial=first, rewards=r, names="abcdefgh"[:n]),
+        db.MarkovChain(Q, initial=second if start else first, rewards=r, names="abcdefgh"[:n]),
     )
 
 
@@ -77,7 +77,7 @@ def test_rows_are_those_of_the_first_order_formula():
 def test_first_order_is_the_limit_of_small_changes():
     X, Y = pair(2, rows=(0, 1, 2, 3))
     near = db.MarkovChain(X.transition + 1e-4 * (Y.transition - X.transition), initial=X.initial, rewards=X.rewards,
-                          labels=X.labels)  # fmt: skip
+                          names=X.names)  # fmt: skip
     found = db.distance(X, near, tol=1e-12)
     assert found.contributions().rows.size.sum() == pytest.approx(found.value, rel=1e-3)
 
@@ -98,7 +98,7 @@ def test_the_integrated_gradient_sums_to_the_distance(sparse):
     finer = found.contributions(nodes=32).path
     assert by_row[2] == pytest.approx(np.asarray(finer.transitions.sum(axis=1)).ravel()[2], abs=0.02 * found.value)
     top = found.contributions().records("transitions", 3)
-    assert all(record["state"] in (X.label(2), "(start)") for record in top)
+    assert all(record["state"] in (X.name_of(2), "(start)") for record in top)
     assert all(record["x"] != record["y"] for record in top)
 
 

@@ -14,8 +14,8 @@ from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.cost import feature_cost, ground_cost, indicator_cost, reward_cost
 
 
-def chain(n, rewards=None, labels=None):
-    return MarkovChain(np.eye(n), rewards=rewards, labels=labels)
+def chain(n, rewards=None, names=None):
+    return MarkovChain(np.eye(n), rewards=rewards, names=names)
 
 
 def test_reward_cost_is_the_difference_of_rewards():
@@ -36,10 +36,10 @@ def test_reward_cost_names_the_chain_without_rewards(missing):
         ground_cost("reward", X, Y)
 
 
-def test_indicator_cost_by_index_and_by_label():
+def test_indicator_cost_by_index_and_by_name():
     assert np.array_equal(ground_cost("indicator", chain(3), chain(3)), 1 - np.eye(3))
-    X, Y = chain(3, labels=["a", "b", "c"]), chain(4, labels=["c", "x", "a", 1])
-    expected = [[float(x != y) for y in Y.labels] for x in X.labels]
+    X, Y = chain(3, names=["a", "b", "c"]), chain(4, names=["c", "x", "a", 1])
+    expected = [[float(x != y) for y in Y.names] for x in X.names]
     assert np.array_equal(indicator_cost(X, Y), expected)
     assert np.array_equal(ground_cost("indicator", X, Y), expected)
 
@@ -47,9 +47,9 @@ def test_indicator_cost_by_index_and_by_label():
 @pytest.mark.parametrize(
     ("X", "Y", "message"),
     [
-        (chain(2), chain(3), "X has 2 states and Y has 3; give both chains labels"),
-        (chain(2, labels="ab"), chain(2), "X has labels and Y has none; label both or neither"),
-        (chain(2), chain(2, labels="ab"), "Y has labels and X has none; label both or neither"),
+        (chain(2), chain(3), "X has 2 states and Y has 3; give both chains names"),
+        (chain(2, names="ab"), chain(2), "X has names and Y has none; name the states of both or neither"),
+        (chain(2), chain(2, names="ab"), "Y has names and X has none; name the states of both or neither"),
     ],
 )
 def test_indicator_cost_refuses_what_cannot_be_matched(X, Y, message):

@@ -43,7 +43,7 @@ def table(seed=0, visits=VISITS, minutes=10):
 def same(data, paths, **options):
     """Whether data are these paths, in some order of the episodes."""
     other = db.Transitions.from_trajectories(paths, end=data.end, **options)
-    assert data.labels == other.labels
+    assert data.names == other.names
     assert data.n_states == other.n_states
 
     def bag(d):
@@ -116,10 +116,10 @@ def test_equal_times_keep_their_order():
 
 def test_numbers_are_state_numbers():
     data = db.Transitions.from_frame({"user": [0, 0, 0], "page": [3, 1, 3]}, id="user", state="page")
-    assert (data.n_states, data.labels, data.states.tolist()) == (5, (0, 1, 2, 3, "■"), [3, 1, 3])
+    assert (data.n_states, data.names, data.states.tolist()) == (5, (0, 1, 2, 3, "■"), [3, 1, 3])
     rows = {"user": [0, 0, 0], "page": [3, 1, 3]}
     data = db.Transitions.from_frame(rows, id="user", state="page", end=None)
-    assert (data.n_states, data.labels, data.states.tolist()) == (4, None, [3, 1])
+    assert (data.n_states, data.names, data.states.tolist()) == (4, None, [3, 1])
     fixed = db.Transitions.from_frame(rows, id="user", state="page", states=6, end=None)
     assert fixed.n_states == 6
     with pytest.raises(InvalidData, match="state = 3 is out of range"):
@@ -163,7 +163,7 @@ def test_spelling_is_reported_and_kept():
     said = "'page': 'Home' (1) and 'home ' (2) differ only in spelling; 'n/a' (1) may be a missing value"
     with pytest.warns(UserWarning, match=re.escape(said)):
         data = db.Transitions.from_frame(rows, **NAMES)
-    assert data.labels == ("Home", "cart", "home ", "n/a", "■")
+    assert data.names == ("Home", "cart", "home ", "n/a", "■")
 
 
 def test_pauses_between_durations():
@@ -177,7 +177,7 @@ def test_episodes_are_in_the_order_in_which_ids_appear():
     frame = pd.DataFrame({"id": list("cacbab"), "t": [5, 1, 2, 9, 0, 3], "s": list("yxxzzx")})
     data = db.Transitions.from_frame(frame, id="id", time="t", state="s")
     first = frame.sort_values("t").groupby("id")["s"].first()
-    assert [data.labels[s] for s in data.starts] == [first[name] for name in frame["id"].unique()]
+    assert [data.names[s] for s in data.starts] == [first[name] for name in frame["id"].unique()]
 
 
 def test_columns_of_one_name_are_refused():
@@ -383,7 +383,7 @@ def test_logs_of_process_mining(tmp_path):
     same(db.read_transitions(tmp_path / "log.xes.gz", gap="2h"), VISITS.values())
     same(db.read_transitions(path, gap="10min"), [[page] for pages in VISITS.values() for page in pages])
     same(db.read_transitions(path, group="arm")["new"], [VISITS["ann"], VISITS["bob"]])
-    assert db.read_chain(path, unseen="self-loop").labels == ("buy", "cart", "home", "■")
+    assert db.read_chain(path, unseen="self-loop").names == ("buy", "cart", "home", "■")
     assert np.allclose(db.read_chain(path, unseen="self-loop").initial, [0, 1 / 3, 2 / 3, 0])
 
 
@@ -413,9 +413,9 @@ def test_the_end_is_a_state_of_its_own():
     assert data.chain(rewards=[1, 2]).rewards.tolist() == [1, 2, 0]
     assert data.chain(rewards=[1, 2, 7]).rewards.tolist() == [1, 2, 7]
     assert data.chain(rewards={"a": 1, "b": 2, "■": 7}).rewards.tolist() == [1, 2, 7]
-    assert data.chain(unseen="drop").labels == ("a", "b", "■")
-    assert db.Transitions.from_frame(rows, end="left", **NAMES).labels == ("a", "b", "left")
-    assert db.Transitions.from_frame(rows, end=None, **NAMES).labels == ("a", "b")
+    assert data.chain(unseen="drop").names == ("a", "b", "■")
+    assert db.Transitions.from_frame(rows, end="left", **NAMES).names == ("a", "b", "left")
+    assert db.Transitions.from_frame(rows, end=None, **NAMES).names == ("a", "b")
     with pytest.raises(InvalidData, match="end is 'b', but this is a state of the data"):
         db.Transitions.from_frame(rows, end="b", **NAMES)
     with pytest.raises(InvalidArgument, match="end is '■'; omit it with lag, actions or rewards"):
@@ -466,12 +466,12 @@ def test_clusters_and_strata_are_columns():
 def test_clusters_of_both_groups_are_refused():
     paths = [[0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 0, 1]] * 2
     A, B = (db.Transitions.from_trajectories(paths, states=2) for _ in range(2))
-    with pytest.raises(InvalidArgument, match="cluster: 2 labels occur in several groups, such as 'u6' in X and Y"):
+    with pytest.raises(InvalidArgument, match="cluster: 2 names occur in several groups, such as 'u6' in X and Y"):
         db.estimate(A, B, "indicator", cluster=([f"u{k}" for k in range(8)], [f"u{k + 6}" for k in range(8)]))
     with pytest.raises(InvalidArgument, match="cluster of Y has 7 entries for 8 episodes"):
         db.estimate(A, B, "indicator", cluster=(range(8), range(10, 17)))
     for function in (db.estimate, db.power):
-        with pytest.raises(InvalidArgument, match="cluster must have one sequence of labels for each group"):
+        with pytest.raises(InvalidArgument, match="cluster must have one sequence of names for each group"):
             function(A, B, "indicator", cluster="user")
     with pytest.raises(InvalidArgument, match="length is for chains"):
         db.power(A, B, "indicator", length=5)
@@ -499,7 +499,7 @@ def test_visits_between_two_steps_are_counted():
     table = {"t": [0, 1, 2, 15, 20], "s": list("abaab")}
     with pytest.warns(InputWarning, match="every is 10, and 1 of 3 visits to a state begin and end between two steps"):
         found = db.Transitions.from_frame(table, time="t", state="s", every=10)
-    assert [found.name(k) for k in (*found.states, found.next_states[-1])] == ["a", "a", "b"]
+    assert [found.name_of(k) for k in (*found.states, found.next_states[-1])] == ["a", "a", "b"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         db.Transitions.from_frame(table, time="t", state="s", every=1)

@@ -1,4 +1,4 @@
-"""The test of groups of episodes, against its definition: every relabeling, every transport by a linear program."""
+"""The test of groups of episodes, against its definition: every regrouping, every transport by a linear program."""
 
 import tracemalloc
 from itertools import combinations
@@ -87,7 +87,7 @@ def tiny():
 
 
 @pytest.fixture(scope="module")
-def every_relabeling(tiny):
+def every_regrouping(tiny):
     """All 70 ways to deal eight episodes, the truth first, as ``statistics``."""
     episodes = [*tiny[0], *tiny[1]]
     found = []
@@ -104,10 +104,10 @@ def dealt(design):
     return row_statistics(cells, design.metric, (inside @ by_episode)[None], ((1 - inside) @ by_episode)[None])
 
 
-def test_statistics_are_those_of_the_definition(tiny, every_relabeling):
+def test_statistics_are_those_of_the_definition(tiny, every_regrouping):
     design = Design(count_episodes(transitions(*tiny)), COST, 0.9, permute=True)
     cells, found = design.counted.cells, dealt(design)
-    noise, W, shift, squares, occupancy = every_relabeling
+    noise, W, shift, squares, occupancy = every_regrouping
     np.testing.assert_allclose(found.apart, W[:, cells.states], atol=1e-9)
     np.testing.assert_allclose(found.squares, squares[:, cells.states], atol=1e-9)
     np.testing.assert_allclose(found.shift, shift[:, cells.states], atol=1e-7)
@@ -150,9 +150,9 @@ def test_scale_is_that_of_all_divisions(tiny, monkeypatch):
                 assert abs(found[1] ** 2 - variance) <= 5 * np.sqrt(fourth / 4000) + 25 * variance / 4000 + 1e-7
 
 
-def test_p_value_is_that_of_all_relabelings(tiny, every_relabeling, monkeypatch):
+def test_p_value_is_that_of_all_regroupings(tiny, every_regrouping, monkeypatch):
     monkeypatch.setattr(evidence, "DIVISIONS", 2000)
-    _, _, shift, squares, _ = every_relabeling
+    _, _, shift, squares, _ = every_regrouping
     both = [(S - S.mean(axis=0)) / np.where(S.std(axis=0) > 0, S.std(axis=0), 1.0) for S in (shift, squares)]
     z = np.maximum(*both)
     design = Design(count_episodes(transitions(*tiny)), COST, 0.9, permute=True)
@@ -294,7 +294,7 @@ def test_clicks_that_are_bought_more_often_are_found():
             [0.00, 0.00, 0.00, 0.00, 0.00, 1.00],
             [0.00, 0.00, 0.00, 0.00, 0.00, 1.00],
         ])  # fmt: skip
-        return db.MarkovChain(P, labels=states)
+        return db.MarkovChain(P, names=states)
 
     def sessions(shop, seed):
         rng = np.random.default_rng(seed)

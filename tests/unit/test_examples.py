@@ -192,17 +192,17 @@ def test_four_rooms_is_the_classical_map():
     mdp = four_rooms()
     cells = [(r, c) for r, row in enumerate(ROOMS.split()) for c, cell in enumerate(row) if cell == "."]
     assert len(cells) == 104
-    assert mdp.labels == tuple(cells)
-    assert mdp.labels[int(np.argmax(mdp.initial))] == (0, 0)
-    assert mdp.labels[int(np.argmax(mdp.rewards))] == (10, 10)
+    assert mdp.names == tuple(cells)
+    assert mdp.names[int(np.argmax(mdp.initial))] == (0, 0)
+    assert mdp.names[int(np.argmax(mdp.rewards))] == (10, 10)
     assert mdp.rewards.sum() == 1
 
 
 def test_four_rooms_with_a_variable_that_means_a_little():
     """(row, col, z): z is uniform and anew in every step; the action turns clockwise with probability ν z / (m - 1)."""
     plain, mdp = four_rooms(7, slip=0.2), four_rooms(7, slip=0.2, irrelevant=3, influence=0.4)
-    assert len(plain.labels) == 40
-    assert mdp.labels == tuple((*cell, z) for cell in plain.labels for z in range(3))
+    assert len(plain.names) == 40
+    assert mdp.names == tuple((*cell, z) for cell in plain.names for z in range(3))
     turned = {"up": "right", "right": "down", "down": "left", "left": "up"}
     for name, kernel in zip(mdp.actions, mdp.transition, strict=True):
         P, Q = (dense(plain.transition[plain.actions.index(a)]) for a in (name, turned[name]))
@@ -216,7 +216,7 @@ def test_four_rooms_with_a_variable_that_means_a_little():
 
 def test_four_rooms_moves():
     mdp, slip = four_rooms(slip=0.2), 0.2
-    number = {cell: k for k, cell in enumerate(mdp.labels)}
+    number = {cell: k for k, cell in enumerate(mdp.names)}
     steps = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
     assert mdp.actions == tuple(steps)
 

@@ -58,8 +58,8 @@ def test_written_files_have_ordinary_permissions(tmp_path):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("full", [False, True])
 def test_npz_holds_everything_exactly(tmp_path, sparse, full):
-    labels = ["a", 1, 1.5, "None", ("x", (2, -0.5)), False, "ü"]
-    options = {"initial": np.full(7, 1 / 7), "rewards": np.linspace(-1, 1, 7), "labels": labels} if full else {}
+    names = ["a", 1, 1.5, "None", ("x", (2, -0.5)), False, "ü"]
+    options = {"initial": np.full(7, 1 / 7), "rewards": np.linspace(-1, 1, 7), "names": names} if full else {}
     chain = random_chain(0, sparse=sparse, **options)
     write_chain(chain, tmp_path / "chain.npz")
     back = read_chain(tmp_path / "chain.npz")
@@ -67,16 +67,25 @@ def test_npz_holds_everything_exactly(tmp_path, sparse, full):
     assert np.array_equal(dense(back), dense(chain))
     assert np.array_equal(back.initial, chain.initial)
     assert (back.rewards is None) if not full else np.array_equal(back.rewards, chain.rewards)
-    assert back.labels == chain.labels
-    assert [type(label) for label in back.labels or ()] == [type(label) for label in chain.labels or ()]
+    assert back.names == chain.names
+    assert [type(name) for name in back.names or ()] == [type(name) for name in chain.names or ()]
 
 
-def test_npz_keeps_the_smallest_probabilities_and_odd_labels(tmp_path):
-    chain = MarkovChain([[1.0, 1e-300], [0.0, 1.0]], labels=[float("inf"), 0.1])
+def test_npz_keeps_the_smallest_probabilities_and_odd_names(tmp_path):
+    chain = MarkovChain([[1.0, 1e-300], [0.0, 1.0]], names=[float("inf"), 0.1])
     write_chain(chain, tmp_path / "c.npz")
     back = read_chain(tmp_path / "c.npz")
     assert back.transition[0, 1] == 1e-300
-    assert back.labels == (float("inf"), 0.1)
+    assert back.names == (float("inf"), 0.1)
+
+
+def test_archives_with_the_older_word_for_names_are_read(tmp_path):
+    chain = MarkovChain(np.eye(2), names=["a", ("b", 1.5)])
+    write_chain(chain, tmp_path / "c.npz")
+    with np.load(tmp_path / "c.npz") as held:
+        arrays = {"labels" if name == "names" else name: np.array(part) for name, part in held.items()}
+    np.savez(tmp_path / "older.npz", **arrays)
+    assert read_chain(tmp_path / "older.npz").names == chain.names
 
 
 def test_npz_overrides(tmp_path):
@@ -86,10 +95,10 @@ def test_npz_overrides(tmp_path):
     assert np.array_equal(back.rewards, np.arange(7))
 
 
-def test_npz_refuses_labels_it_cannot_hold(tmp_path):
-    chain = MarkovChain(np.eye(2), labels=["a", frozenset({1})])
+def test_npz_refuses_names_it_cannot_hold(tmp_path):
+    chain = MarkovChain(np.eye(2), names=["a", frozenset({1})])
     with pytest.raises(
-        InvalidData, match=re.escape("label frozenset({1}) is a frozenset; .npz files support labels of type")
+        InvalidData, match=re.escape("name frozenset({1}) is a frozenset; .npz files support names of type")
     ):
         write_chain(chain, tmp_path / "c.npz")
     assert os.listdir(tmp_path) == []
@@ -111,8 +120,8 @@ def test_npz_never_unpickles(tmp_path):
             "data, indices and indptr are not a CSR matrix",
         ),
         (
-            {"transition": np.eye(2), "initial": [1.0, 0.0], "labels": np.frombuffer(b"[1", np.uint8)},
-            "the JSON in 'labels' is damaged (",
+            {"transition": np.eye(2), "initial": [1.0, 0.0], "names": np.frombuffer(b"[1", np.uint8)},
+            "the JSON in 'names' is damaged (",
         ),
         ({"diffbisim": 99}, "was written by a newer diffbisim; update diffbisim"),
     ],

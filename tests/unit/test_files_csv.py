@@ -14,15 +14,15 @@ from oracles.kernels import dense
 
 
 @pytest.mark.parametrize("name", ["c.csv", "c.tsv"])
-@pytest.mark.parametrize("labels", [None, ["a", "b,c", 'd"e', "f\tg", "h i", "jk", "ü"]])
+@pytest.mark.parametrize("names", [None, ["a", "b,c", 'd"e', "f\tg", "h i", "jk", "ü"]])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_edges_come_back(tmp_path, name, labels, sparse):
-    chain = random_chain(2, sparse=sparse, labels=labels)
+def test_edges_come_back(tmp_path, name, names, sparse):
+    chain = random_chain(2, sparse=sparse, names=names)
     write_chain(chain, tmp_path / name)
     back = read_chain(tmp_path / name)
-    order = range(7) if labels is None else [back.index(label) for label in labels]
+    order = range(7) if names is None else [back.index(name) for name in names]
     assert np.array_equal(dense(back)[np.ix_(order, order)], dense(chain))
-    assert back.labels == (None if labels is None else tuple(sorted(labels)))
+    assert back.names == (None if names is None else tuple(sorted(names)))
 
 
 def test_a_table_of_edges_is_what_it_says(tmp_path):
@@ -33,7 +33,7 @@ def test_a_table_of_edges_is_what_it_says(tmp_path):
 def test_edges_of_a_foreign_table(tmp_path):
     text = '\ufeffTo,From,Probability\r\n\r\nrain, sun ,0.333333\r\nsun,sun ,0.666667\r\nsun,"rain",1e0\r\n'
     chain = read_chain(file(tmp_path, "c.csv", text.replace(" ,", ",")), rewards={"sun": 1, "rain": 0}, initial="sun")
-    assert chain.labels == ("rain", "sun")
+    assert chain.names == ("rain", "sun")
     assert dense(chain) == pytest.approx(np.array([[0, 1], [1 / 3, 2 / 3]]), abs=1e-6)
     assert dense(chain).sum(axis=1) == pytest.approx(1, abs=1e-15)
     assert np.array_equal(chain.initial, [0, 1])
@@ -45,7 +45,7 @@ def test_transitions_with_and_without_weights(tmp_path):
     assert np.array_equal(dense(chain), [[0.25, 0.75], [1, 0]])
     chain = read_chain(file(tmp_path, "w.csv", "state,next_state,weight\na,b,3\na,a,1\nb,a,0.5\n"))
     assert np.array_equal(dense(chain), [[0.25, 0.75], [1, 0]])
-    assert chain.labels == ("a", "b")
+    assert chain.names == ("a", "b")
 
 
 def test_trajectories_in_any_order(tmp_path):
@@ -58,22 +58,22 @@ def test_trajectories_in_any_order(tmp_path):
     chain = read_chain(file(tmp_path, "n.csv", "t\tstate\tepisode\n1\t0\tx\n0\t1\tx\n2\t1\tx\n"))
     assert np.array_equal(dense(chain), [[0, 1], [1, 0]])
     assert np.array_equal(chain.initial, [0, 1])
-    assert chain.labels is None
+    assert chain.names is None
 
 
 def test_names_that_look_like_numbers(tmp_path):
     # int("1_0") is 10 in Python: here it is a name
     chain = read_chain(file(tmp_path, "c.csv", "state,next_state\n1_0,2_0\n2_0,1_0\n"))
-    assert chain.labels == ("1_0", "2_0")
+    assert chain.names == ("1_0", "2_0")
     chain = read_chain(file(tmp_path, "n.csv", "state,next_state\n-1,0\n0,-1\n"))
-    assert chain.labels == (-1, 0)
+    assert chain.names == (-1, 0)
 
 
 def test_unseen_states_of_a_file(tmp_path):
     path = file(tmp_path, "c.csv", "state,next_state\n0,1\n1,2\n2,0\n1,4\n")
     refused(path, "2 of 5 states have no outgoing transition: 3, 4")
     assert read_chain(path, unseen="self-loop").n_states == 5
-    assert read_chain(path, unseen="drop").labels == (0, 1, 2)
+    assert read_chain(path, unseen="drop").names == (0, 1, 2)
     edges = file(tmp_path, "e.csv", "from,to,probability\na,b,1\n")
     refused(edges, "1 of 2 states have no outgoing transition: 'b'")
     assert np.array_equal(dense(read_chain(edges, unseen="self-loop")), [[0, 1], [0, 1]])
@@ -138,8 +138,8 @@ def test_a_table_must_be_text(tmp_path):
     refused(path, "is not UTF-8 text", "save it as UTF-8")
 
 
-@pytest.mark.parametrize("labels", [[("a",), "b"], ["1", "2"], ["a", 1], ["", "b"], [" a", "b"], [True, False]])
-def test_labels_a_table_would_not_give_back_are_refused(tmp_path, labels):
-    with pytest.raises(InvalidData, match=r"label .* cannot be stored in a table .* write .npz instead"):
-        write_chain(MarkovChain(np.eye(2), labels=labels), tmp_path / "c.csv")
+@pytest.mark.parametrize("names", [[("a",), "b"], ["1", "2"], ["a", 1], ["", "b"], [" a", "b"], [True, False]])
+def test_names_a_table_would_not_give_back_are_refused(tmp_path, names):
+    with pytest.raises(InvalidData, match=r"name .* cannot be stored in a table .* write .npz instead"):
+        write_chain(MarkovChain(np.eye(2), names=names), tmp_path / "c.csv")
     assert os.listdir(tmp_path) == []

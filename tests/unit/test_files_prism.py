@@ -289,33 +289,33 @@ def test_one_of_several_reward_structures_is_chosen(tmp_path):
     assert np.array_equal(read_chain(tmp_path / "m2.tra").rewards, [0, 5, 0])
 
 
-def test_variables_are_labels(tmp_path):
+def test_variables_are_names(tmp_path):
     path = file(tmp_path, "m.tra", WALK)
     file(tmp_path, "m.sta", "(x,up)\n0:(0,true)\n1:(0,false)\n2:(-1,true)\n")
     file(tmp_path, "m.lab", '0="init" 1="a" 2="b" 3="c"\n1: 0 1\n0: 2\n2: 3\n')
     chain = read_chain(path)
-    assert chain.labels == ((0, True), (0, False), (-1, True))
+    assert chain.names == ((0, True), (0, False), (-1, True))
     assert np.array_equal(chain.initial, [0, 1, 0])
     assert np.array_equal(read_chain(path, initial=(-1, True)).initial, [0, 0, 1])
     (tmp_path / "m.sta").unlink()
-    assert read_chain(path).labels == ("b", "a", "c")  # one proposition for each state
+    assert read_chain(path).names == ("b", "a", "c")  # one proposition for each state
     assert np.array_equal(read_chain(path).initial, [0, 1, 0])
     file(tmp_path, "m.lab", '0="init" 1="a" 2="b"\n1: 0 1\n0: 2\n2: 2\n')
-    assert read_chain(path).labels is None  # two states have b
+    assert read_chain(path).names is None  # two states have b
 
 
-def test_mdps_have_labels_too(tmp_path):
+def test_mdps_have_names_too(tmp_path):
     path = file(tmp_path, "m.tra", MDP_TEXT)
     file(tmp_path, "m.sta", "(s)\n0:(7)\n1:(3)\n")
-    assert read_mdp(path, initial=(3,)).labels == ((7,), (3,))
+    assert read_mdp(path, initial=(3,)).names == ((7,), (3,))
     assert np.array_equal(read_mdp(path, initial=(3,)).initial, [0, 1])
 
 
-def test_dropped_states_take_their_labels_with_them(tmp_path):
+def test_dropped_states_take_their_names_with_them(tmp_path):
     path = file(tmp_path, "m.tra", "3 3\n0 0 0.5\n0 1 0.5\n2 0 1\n")
     file(tmp_path, "m.sta", "(s)\n0:(7)\n1:(3)\n2:(5)\n")
     chain = read_chain(path, unseen="drop")
-    assert chain.labels == ((7,), (5,))
+    assert chain.names == ((7,), (5,))
     assert np.array_equal(dense(chain), [[1, 0], [1, 0]])
 
 

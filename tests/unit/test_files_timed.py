@@ -11,11 +11,11 @@ import diffbisim as db
 from diffbisim.io import limits
 
 KERNELS = [np.array([[0.25, 0.75]]), sp.csr_array([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]]), np.full((3, 2), 0.5)]
-LABELS = [["a"], ["b", ("c", 1.5)], [1, 2, "d"], ["e", "f"]]
+NAMES = [["a"], ["b", ("c", 1.5)], [1, 2, "d"], ["e", "f"]]
 
 TIMED = {
     "bare": db.TimedChain(KERNELS),
-    "rewards and labels": db.TimedChain(KERNELS, rewards=[[0], [1, 2], [3, 4, 5], [6, 7]], labels=LABELS),
+    "rewards and names": db.TimedChain(KERNELS, rewards=[[0], [1, 2], [3, 4, 5], [6, 7]], names=NAMES),
     "features": db.TimedChain(KERNELS, rewards=[np.arange(2.0 * n).reshape(n, 2) for n in (1, 2, 3, 2)]),
     "a start": db.TimedChain([np.eye(2)] * 3, initial=[0.25, 0.75], rewards=[0.5, 1.0]),
     "one step": db.TimedChain([np.eye(2)]),
@@ -28,7 +28,7 @@ def test_a_timed_chain_comes_back_whole(name, tmp_path):
     db.write_chain(chain, path)
     again = db.load(path)
     assert repr(again) == repr(chain)
-    assert again.labels == chain.labels
+    assert again.names == chain.names
     assert np.array_equal(again.initial, chain.initial)
     for P, Q in zip(chain.transitions, again.transitions, strict=True):
         assert type(P) is type(Q)
@@ -65,7 +65,7 @@ def other(**arrays):
         (other(sparse=[False, True]), "expected bool of shape"),
         (other(initial=[0.5, 0.5]), "initial"),
         (other(rewards=[1.0, 2.0]), "rewards"),
-        (other(labels=np.frombuffer(b'["a"]', np.uint8)), "labels has 1 entries for 8 states"),
+        (other(names=np.frombuffer(b'["a"]', np.uint8)), "names has 1 entries for 8 states"),
         (other(diffbisim=9), "newer diffbisim"),
         (lambda held: held.pop("initial"), "no array 'initial'"),
         (lambda held: held.pop("counts"), "no array 'counts'"),
@@ -108,13 +108,45 @@ def test_an_abstraction_comes_back_whole(found, tmp_path):
     found.save(tmp_path / "a.npz")
     again = db.load(tmp_path / "a.npz")
     assert repr(again) == repr(found)
-    assert np.array_equal(again.labels, found.labels)
+    assert np.array_equal(again.assignment, found.assignment)
     assert again.summary == found.summary
     assert again.family_bound == found.family_bound
     assert np.array_equal(again.lookahead_policy, found.lookahead_policy)
     assert [row[:-1] for row in again.candidates] == [row[:-1] for row in found.candidates]
-    assert all(np.array_equal(a.labels, b.labels) for a, b in zip(again.candidates, found.candidates, strict=True))
+    assert all(
+        np.array_equal(a.assignment, b.assignment) for a, b in zip(again.candidates, found.candidates, strict=True)
+    )
     assert pickle.loads(pickle.dumps(again)).loss == found.loss
+
+
+def renamed(path, **names):
+    """Write the archive again, with other names of its arrays."""
+    with np.load(path) as held:
+        arrays = {names.get(name, name): np.array(part) for name, part in held.items()}
+    np.savez(path, **arrays)
+
+
+def test_an_older_timed_chain_is_read(tmp_path):
+    path = tmp_path / "chain.npz"
+    db.write_chain(TIMED["rewards and names"], path)
+    renamed(path, names="labels")
+    assert db.load(path).names == TIMED["rewards and names"].names
+
+
+def test_an_older_abstraction_is_read(tmp_path):
+    mdp = db.MDP([np.eye(2), [[0, 1], [1, 0]]], rewards=[0, 1], names="ab")
+    found, path = db.abstract(mdp, assignment=["u", "u"]), tmp_path / "a.npz"
+    found.save(path)
+    with np.load(path) as held:
+        meta = json.loads(bytes(held["abstraction"]))
+        arrays = {name: np.array(part) for name, part in held.items()}
+    meta["method"] = meta["candidates"][0]["method"] = "labels"
+    arrays["abstraction"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+    np.savez(path, **arrays)
+    renamed(path, assignment="labels", **{"ground.names": "ground.labels"})
+    again = db.load(path)
+    assert (again.method, again.candidates[0].method, again.ground.names) == ("assignment", "assignment", ("a", "b"))
+    assert np.array_equal(again.assignment, found.assignment)
 
 
 def told(**entries):
@@ -136,8 +168,8 @@ def told(**entries):
         (told(candidates=[{}]), "expected int64 of shape"),
         (told(candidates="none"), "candidates is 'none'"),
         (told(**{"diffbisim-abstraction": 2}), "newer diffbisim"),
-        (lambda held: held["labels"].__setitem__(0, 3), "first appearance"),
-        (lambda held: held["labels"].__setitem__(0, 10**9), "not between 0 and"),
+        (lambda held: held["assignment"].__setitem__(0, 3), "first appearance"),
+        (lambda held: held["assignment"].__setitem__(0, 10**9), "not between 0 and"),
         (lambda held: held["features"].__imul__(2.0), "the first feature is not the reward"),
         (lambda held: held["features"].__setitem__((0, 0, 1), np.inf), "inf"),
         (lambda held: held["candidates"].__setitem__((0, 0), -1), "not between 0 and"),

@@ -30,7 +30,7 @@ def test_drift_is_found(start):
     result = db.fit(WALK, K.DriftWalk(start))
     assert result.outcome is Status.REACHED
     assert abs(result.parameters["drift"] - 1.5) <= 1e-6
-    assert result.steps <= 20
+    assert result.iterations <= 20
     assert result.distance.upper <= 2e-8 * 15
 
 
@@ -57,7 +57,9 @@ def test_drift_from_samples_is_the_minimizer_of_the_empirical_distance():
 def test_policy_of_an_mdp_is_recovered_as_a_chain():
     mdp = db.examples.imitation_chain()
     expert = mdp.induced_chain(db.examples.soft_right_policy(mdp, 0.4))
-    result = db.fit(expert, K.PolicyKernel(mdp), cost=1.0 - np.eye(5), discount=0.9, attainable=True, steps=150)
+    result = db.fit(
+        expert, K.PolicyKernel(mdp), cost=1.0 - np.eye(5), discount=0.9, attainable=True, max_iterations=150
+    )
     assert result.value <= 5e-3
     assert result.curve()[0] >= 0.3
 
@@ -68,7 +70,7 @@ def test_start_and_rewards_are_learned():
     X = db.MarkovChain(P, initial=[0.3, 0.7], rewards=[0.0, 1.0])
     kernel = K.Mixture([P])
     start, rewards = K.Start(2), K.Rewards([0.2, 0.5])
-    result = db.fit(X, kernel, initial=start, rewards=rewards, attainable=True, steps=300, tol=1e-6)
+    result = db.fit(X, kernel, initial=start, rewards=rewards, attainable=True, max_iterations=300, tol=1e-6)
     assert result.value <= 1e-3
     assert np.allclose(result.chain.rewards, [0.0, 1.0], atol=5e-2)
     assert np.allclose(result.chain.initial, [0.3, 0.7], atol=5e-2)
@@ -92,14 +94,14 @@ def test_a_learned_cost_goes_down():
 
 def test_sparse_support_is_fitted_and_kept():
     X = db.examples.random_sparse_chain(12, 3, rng=0)
-    result = db.fit(X, K.MaskedSoftmax(X), attainable=True, steps=150)
+    result = db.fit(X, K.MaskedSoftmax(X), attainable=True, max_iterations=150)
     assert result.chain.is_sparse
     assert np.array_equal(result.chain.transition.indices, X.transition.indices)
     assert result.value <= 0.1 * result.curve()[0]
 
 
 def test_the_best_iterate_is_kept_and_certified():
-    result = db.fit(WALK, K.DriftWalk(-2.0), optimizer=lambda p: torch.optim.SGD(p, 1.0), steps=40)
+    result = db.fit(WALK, K.DriftWalk(-2.0), optimizer=lambda p: torch.optim.SGD(p, 1.0), max_iterations=40)
     assert result.value <= result.curve().min() + 1e-3 * 15
     again = db.distance(WALK, result.chain).value
     assert again == pytest.approx(result.value, abs=1e-7)
@@ -108,15 +110,15 @@ def test_the_best_iterate_is_kept_and_certified():
 
 def test_adam_and_a_scheduler_fit_too():
     optimizer, scheduler = annealed(200, 0.1)
-    result = db.fit(WALK, K.DriftWalk(-2.0), optimizer=optimizer, scheduler=scheduler, steps=200)
+    result = db.fit(WALK, K.DriftWalk(-2.0), optimizer=optimizer, scheduler=scheduler, max_iterations=200)
     assert abs(result.parameters["drift"] - 1.5) <= 1e-2
 
 
 def test_warm_starts_cut_the_inner_work_of_200_steps_to_a_third():
     X = db.examples.random_chain(8, 0)
-    warm, cold = (db.fit(X, K.Softmax(8), steps=200, warm=warm) for warm in (True, False))
+    warm, cold = (db.fit(X, K.Softmax(8), max_iterations=200, warm=warm) for warm in (True, False))
     assert 3 * inner_work(warm) <= inner_work(cold)
-    assert warm.steps == cold.steps == 200
+    assert warm.iterations == cold.iterations == 200
 
 
 @pytest.mark.parametrize(("n", "k", "seed"), [(20, 5, 0), (24, 4, 3), (20, 5, 4)])
@@ -124,7 +126,7 @@ def test_single_loop_reaches_the_same_with_a_third_of_the_work(n, k, seed):
     """Against inner solves as the default has them, certification included; the model cannot reach distance zero."""
     X, rewards = db.examples.random_chain(n, seed), np.linspace(0, 1, k)
     optimizer, scheduler = annealed(200)
-    how = {"rewards": rewards, "optimizer": optimizer, "scheduler": scheduler, "steps": 200}
+    how = {"rewards": rewards, "optimizer": optimizer, "scheduler": scheduler, "max_iterations": 200}
     double = db.fit(X, K.Softmax(k), **how)
     single = db.fit(X, K.Softmax(k), loop="single", **how)
     assert single.value <= 1.01 * double.value
@@ -166,7 +168,7 @@ def test_interrupted_and_resumed_with_sinkhorn_inside(how, tmp_path):
 
 def check_resumed(folder, n, steps, stops, how):
     X = db.examples.random_chain(n, 0)
-    straight = db.fit(X, K.Softmax(n), steps=steps, **how)
+    straight = db.fit(X, K.Softmax(n), max_iterations=steps, **how)
 
     class Interrupt(Exception):
         pass
@@ -179,8 +181,8 @@ def check_resumed(folder, n, steps, stops, how):
 
         path = folder / f"{stop}.npz"
         with pytest.raises(Interrupt):
-            db.fit(X, K.Softmax(n), steps=steps, checkpoint=path, every=3, callback=interrupt, **how)
-        resumed = db.fit(X, K.Softmax(n), steps=steps, checkpoint=path, every=3, **how)
+            db.fit(X, K.Softmax(n), max_iterations=steps, checkpoint=path, every=3, callback=interrupt, **how)
+        resumed = db.fit(X, K.Softmax(n), max_iterations=steps, checkpoint=path, every=3, **how)
         assert np.array_equal(straight.parameters["logits"], resumed.parameters["logits"]), stop
         assert np.array_equal(straight.curve(), resumed.curve()), stop
         assert (straight.value, straight.work) == (resumed.value, resumed.work), stop
@@ -188,16 +190,16 @@ def check_resumed(folder, n, steps, stops, how):
 
 def test_checkpoint_of_another_model_is_refused(tmp_path):
     path = tmp_path / "run.npz"
-    db.fit(WALK, K.DriftWalk(0.0), steps=2, checkpoint=path)
+    db.fit(WALK, K.DriftWalk(0.0), max_iterations=2, checkpoint=path)
     with pytest.raises(db.InvalidData, match="another run; differences: kernel"):
-        db.fit(WALK, K.Softmax(16), steps=2, checkpoint=path)
+        db.fit(WALK, K.Softmax(16), max_iterations=2, checkpoint=path)
     path.write_bytes(b"no archive")
     with pytest.raises(db.InvalidData, match="not a checkpoint"):
-        db.fit(WALK, K.DriftWalk(0.0), steps=2, checkpoint=path)
+        db.fit(WALK, K.DriftWalk(0.0), max_iterations=2, checkpoint=path)
 
 
 def test_a_saved_fit_comes_back_bit_for_bit_but_for_the_module(tmp_path):
-    found = db.fit(db.examples.drift_walk(1.5, 6), K.DriftWalk(-1.0, 6), steps=4)
+    found = db.fit(db.examples.drift_walk(1.5, 6), K.DriftWalk(-1.0, 6), max_iterations=4)
     found.save(tmp_path / "fit.npz")
     back = db.load(tmp_path / "fit.npz")
     assert isinstance(back, db.FitResult)
@@ -217,7 +219,7 @@ def test_callback_stops_and_progress_counts():
         WALK, K.DriftWalk(-2.0), callback=lambda row: row["step"] == 2, progress=lambda done, total: seen.append(done)
     )
     assert result.outcome is Status.STOPPED
-    assert result.steps == 3
+    assert result.iterations == 3
     assert seen[-1] == 3
 
 
@@ -265,7 +267,7 @@ def test_a_start_outside_the_domain_of_the_module_is_left_out():
             return torch.stack([torch.stack([p, 1 - p]), torch.stack([1 - p, p])])
 
     P = [[0.5, 0.5], [0.1, 0.9]]
-    found = db.fit(db.MarkovChain(P, rewards=[0, 1]), Rate(), steps=60)
+    found = db.fit(db.MarkovChain(P, rewards=[0, 1]), Rate(), max_iterations=60)
     grid = np.exp(-1 / (rates := np.linspace(0.3, 5, 400)) - np.log(rates) ** 2)
     chains = [db.MarkovChain([[p, 1 - p], [1 - p, p]], rewards=[0, 1]) for p in grid]
     assert found.value <= 1.01 * min(db.distance(db.MarkovChain(P, rewards=[0, 1]), Y).value for Y in chains)
@@ -282,7 +284,7 @@ def test_module_without_parameters_is_refused():
 
 def test_torch_threads_are_given_back():
     before = torch.get_num_threads()
-    db.fit(WALK, K.DriftWalk(0.0), steps=1)
+    db.fit(WALK, K.DriftWalk(0.0), max_iterations=1)
     assert torch.get_num_threads() == before
 
 
@@ -302,7 +304,7 @@ def test_a_name_of_a_solver_is_its_object_and_the_default_may_be_another():
 
 
 def test_a_fit_that_was_saved_with_the_older_name_of_its_end_is_read(tmp_path):
-    found = db.fit(db.examples.drift_walk(1.5, 6), K.DriftWalk(-1.0, 6), steps=1)
+    found = db.fit(db.examples.drift_walk(1.5, 6), K.DriftWalk(-1.0, 6), max_iterations=1)
     replace(found, outcome=Status.SETTLED).save(path := tmp_path / "fit.npz")
     with np.load(path) as held:
         arrays = dict(held)

@@ -57,6 +57,6 @@ def test_what_follows_or_samples_is_discounted(how):
 
 def test_a_checkpoint_of_another_criterion_is_refused(tmp_path):
     walk, path = db.examples.drift_walk(1.5, 5), tmp_path / "run.npz"
-    db.fit(walk, K.DriftWalk(-0.5, 5), steps=2, checkpoint=path)
+    db.fit(walk, K.DriftWalk(-0.5, 5), max_iterations=2, checkpoint=path)
     with pytest.raises(db.InvalidData, match="criterion"):
-        db.fit(walk, K.DriftWalk(-0.5, 5), steps=2, checkpoint=path, criterion="average")
+        db.fit(walk, K.DriftWalk(-0.5, 5), max_iterations=2, checkpoint=path, criterion="average")

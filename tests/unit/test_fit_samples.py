@@ -64,7 +64,7 @@ def test_a_coupling_that_is_carried_on_is_nearer_than_a_new_one():
 
 def test_from_data_and_certified_at_the_end():
     """With both kernels known, the last estimate has bounds, and the exact distance lies between them."""
-    result = db.fit(SMALL, K.DriftWalk(0.0, 6), solver=Somcot(1000), steps=10, discount=0.9)
+    result = db.fit(SMALL, K.DriftWalk(0.0, 6), solver=Somcot(1000), max_iterations=10, discount=0.9)
     exact = db.distance(SMALL, result.chain, discount=0.9).value
     assert result.distance.lower <= exact <= result.distance.upper < 5
     s, t = SMALL.sample_transitions(5_000, 0.9, rng=0)
@@ -79,7 +79,7 @@ def test_a_stream_that_ends_is_drawn_from_again():
     ended = stream(SMALL, 1, 3_000)
     result = db.fit(ended, K.DriftWalk(-1.0, 6), solver=Somcot(1000), discount=0.9)
     assert ended.ended
-    assert result.steps == 40
+    assert result.iterations == 40
     assert abs(result.parameters["drift"] - 1.0) <= 0.2
 
 
@@ -92,7 +92,7 @@ ADAM = {
 @pytest.mark.parametrize("outer", [{}, ADAM], ids=["rule", "adam"])
 @pytest.mark.parametrize("loop", ["double", "single"])
 def test_interrupted_and_resumed_is_the_same_bit_for_bit(loop, outer, tmp_path):
-    how = {"solver": Somcot(300, rng=3), "steps": 8, "loop": loop, "discount": 0.9, **outer}
+    how = {"solver": Somcot(300, rng=3), "max_iterations": 8, "loop": loop, "discount": 0.9, **outer}
     straight = db.fit(SMALL, K.DriftWalk(-1.0, 6), **how)
 
     class Interrupt(Exception):

@@ -24,7 +24,7 @@ from diffbisim.io.chains import read_chain, read_mdp, read_transitions
 from diffbisim.io.prism import read_prism_labels
 from diffbisim.io.tables import read_numbers, read_rewards
 from diffbisim.results.base import Status
-from diffbisim.results.saving import CHECKED
+from diffbisim.results.saving import MAX_CELLS_TO_VERIFY
 from diffbisim.solvers import Exact, SinkhornPolicy, Somcot
 
 X = db.MarkovChain([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.1, 0.0, 0.9]], rewards=[0.0, 0.3, 1.0])
@@ -36,7 +36,7 @@ RUNS = {
     "lp": {"solver": "lp"},
     "sinkhorn": {"solver": "sinkhorn-policy", "tol": 1e-4},
     "entropic": {"solver": SinkhornPolicy(epsilon=0.3)},
-    "somcot": {"solver": Somcot(steps=300)},
+    "somcot": {"solver": Somcot(max_iterations=300)},
 }
 
 
@@ -227,12 +227,12 @@ def somcot_change(name, at, value):
     ],
 )
 def test_a_run_that_cannot_go_on(tmp_path, change, message):
-    result = db.distance(X, Y, discount=0.9, solver=Somcot(steps=100))
+    result = db.distance(X, Y, discount=0.9, solver=Somcot(max_iterations=100))
     refused(saved(result, tmp_path / "r.npz", change), message)
 
 
 def test_a_transition_that_was_never_seen_is_not_pending(tmp_path):
-    result = db.distance(X, Y, discount=0.9, solver=Somcot(steps=100))
+    result = db.distance(X, Y, discount=0.9, solver=Somcot(max_iterations=100))
 
     def change(arrays):
         arrays["state.pending0.1"][0], arrays["state.pending0.2"][0] = 0, 2
@@ -242,7 +242,7 @@ def test_a_transition_that_was_never_seen_is_not_pending(tmp_path):
 
 @pytest.mark.parametrize("name", ["seed", "Generator", "RandomState", "bytes", "__class__", 3, None])
 def test_a_file_names_no_function_of_numpy(tmp_path, name):
-    result = db.distance(X, Y, discount=0.9, solver=Somcot(steps=100))
+    result = db.distance(X, Y, discount=0.9, solver=Somcot(max_iterations=100))
     before = np.random.get_state()[1].copy()  # noqa: NPY002
 
     def change(arrays):
@@ -257,14 +257,17 @@ def test_a_file_names_no_function_of_numpy(tmp_path, name):
 @pytest.mark.parametrize("kind", [np.random.MT19937, np.random.Philox, np.random.SFC64, np.random.PCG64DXSM])
 def test_runs_with_any_generator_go_on_from_a_file(tmp_path, kind):
     options = {"discount": 0.9}
-    whole = db.distance(X, Y, solver=Somcot(steps=150, rng=np.random.Generator(kind(3))), **options)
-    part = db.distance(X, Y, solver=Somcot(steps=100, rng=np.random.Generator(kind(3))), **options)
+    whole = db.distance(X, Y, solver=Somcot(max_iterations=150, rng=np.random.Generator(kind(3))), **options)
+    part = db.distance(X, Y, solver=Somcot(max_iterations=100, rng=np.random.Generator(kind(3))), **options)
     part.save(tmp_path / "r.npz")
-    assert db.distance(X, Y, solver=Somcot(steps=150), warm=db.load(tmp_path / "r.npz"), **options).value == whole.value
+    assert (
+        db.distance(X, Y, solver=Somcot(max_iterations=150), warm=db.load(tmp_path / "r.npz"), **options).value
+        == whole.value
+    )
 
 
 def test_bounds_of_large_results_are_verified_on_request_and_otherwise_not_used(tmp_path):
-    n = int(CHECKED**0.25) + 2
+    n = int(MAX_CELLS_TO_VERIFY**0.25) + 2
     rng = np.random.default_rng(0)
     big = [db.MarkovChain(rng.dirichlet(np.ones(n), size=n), rewards=rng.random(n)) for _ in range(2)]
     result = db.distance(*big, discount=0.5)
@@ -301,7 +304,7 @@ OTHERS = {
 def test_no_result_is_too_large_to_be_caught(tmp_path, monkeypatch, name):
     """As if every problem were large: bounds that exclude the distance are refused, or not used."""
     result = solved(name) if name in RUNS else OTHERS[name]()
-    monkeypatch.setattr("diffbisim.results.saving.CHECKED", 0)
+    monkeypatch.setattr("diffbisim.results.saving.MAX_CELLS_TO_VERIFY", 0)
     wrong = {"lower": 0.0, "value": result.lower / 3, "upper": result.lower / 2, "outcome": "CONVERGED"}
     path = saved(result, tmp_path / "r.npz", meta=wrong)
     loaded = db.load(path)
@@ -315,11 +318,11 @@ def test_no_result_is_too_large_to_be_caught(tmp_path, monkeypatch, name):
 
 
 def test_results_built_on_a_distance_that_is_not_verified_say_so(tmp_path, monkeypatch):
-    fit = db.fit(X, db.kernels.Softmax(3), steps=2, tol=10.0)
+    fit = db.fit(X, db.kernels.Softmax(3), max_iterations=2, tol=10.0)
     small = db.compress(X, 2, restarts=1)
     policy = db.imitate(MDPS[0], MDPS[0].induced_chain([0, 1]), max_iterations=2)
     assert fit.converged
-    monkeypatch.setattr("diffbisim.results.saving.CHECKED", 0)
+    monkeypatch.setattr("diffbisim.results.saving.MAX_CELLS_TO_VERIFY", 0)
     for result in (fit, small, policy):
         result.save(tmp_path / "r.npz")
         quick, whole = db.load(tmp_path / "r.npz"), db.load(tmp_path / "r.npz", verify=True)
@@ -449,32 +452,32 @@ def test_a_version_of_another_type(tmp_path, version):
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("names", "message"),
     [
         ("[" * 100_000, "nested more than 100 deep"),
         ('{"tuple": [' * 5000 + "]}" * 5000, "nested more than 100 deep"),
         ('["]]]]", ' + "[" * 101 + "]" * 101 + "]", "nested more than 100 deep"),
         ("[" + "9" * 5000 + ", 1]", "a number of 5,000 digits"),
         ('[{"float": "0x1p99999"}, 1]', "'0x1p99999' is not a hexadecimal number"),
-        ('[{"float": 3}, 1]', "a label is not a string"),
-        ('[{"tuple": 3}, 1]', "a label is not a string"),
-        ("[[1], 2]", "a label is not a string"),
-        ("[1.5, 2]", "a label is not a string"),
+        ('[{"float": 3}, 1]', "a name is not a string"),
+        ('[{"tuple": 3}, 1]', "a name is not a string"),
+        ("[[1], 2]", "a name is not a string"),
+        ("[1.5, 2]", "a name is not a string"),
         ("3", "must be a list"),
         ('["a", "a"]', "repeats"),
         ("[1", "is damaged"),
     ],
 )
-def test_labels(tmp_path, labels, message):
-    text = np.frombuffer(labels.encode(), np.uint8)
-    np.savez(tmp_path / "c.npz", transition=np.eye(2), initial=[1.0, 0.0], labels=text)
+def test_names(tmp_path, names, message):
+    text = np.frombuffer(names.encode(), np.uint8)
+    np.savez(tmp_path / "c.npz", transition=np.eye(2), initial=[1.0, 0.0], names=text)
     refused(tmp_path / "c.npz", message, read_chain)
 
 
-def test_brackets_in_labels_are_text(tmp_path):
-    chain = db.MarkovChain(np.eye(2), labels=["[" * 500 + '"\\', "]" * 500])
+def test_brackets_in_names_are_text(tmp_path):
+    chain = db.MarkovChain(np.eye(2), names=["[" * 500 + '"\\', "]" * 500])
     db.write_chain(chain, tmp_path / "c.npz")
-    assert read_chain(tmp_path / "c.npz").labels == chain.labels
+    assert read_chain(tmp_path / "c.npz").names == chain.names
 
 
 @pytest.mark.parametrize("indptr", [[0, 2**62, 2], [0, -1, 2], [0, 1, 3], [1, 1, 2], [0, 2, 1], [0]])
@@ -541,7 +544,7 @@ def test_tables_with_names_for_numbers(tmp_path, unseen):
     for text in ("state,next_state\n0,9000000\n9000000,0\n", "from,to,probability\n0,9000000,1\n9000000,0,1\n"):
         path = file(tmp_path, "c.csv", text)
         refused(path, "more than 1,000,002", lambda path: read_chain(path, unseen=unseen))
-        assert read_chain(path, unseen="drop").labels == (0, 9000000)
+        assert read_chain(path, unseen="drop").names == (0, 9000000)
 
 
 def test_costs_and_rewards(tmp_path):

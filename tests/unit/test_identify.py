@@ -32,7 +32,7 @@ def test_intervals_hold_the_truth_for_most_seeds_and_shrink_with_data():
 
 def test_same_seed_same_answer_on_any_executor():
     data = sample(500, 0)
-    how = {"replicates": 4, "steps": 5}
+    how = {"replicates": 4, "max_iterations": 5}
     with ThreadPoolExecutor(2) as threads:
         one, two, other = (
             identify(data, rng=seed, executor=executor, **how).replicates["drift"]
@@ -66,7 +66,9 @@ def test_a_lost_state_keeps_its_transitions():
     assert all(P[1, 0] == 1.0 for P in kernels)
 
 
-@pytest.mark.parametrize(("options", "message"), [({"level": 1.0}, "level"), ({"data": WALK}, "pass Transitions")])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"confidence": 1.0}, "confidence"), ({"data": WALK}, "pass Transitions")]
+)
 def test_errors_name_the_argument_and_the_remedy(options, message):
     with pytest.raises(db.InvalidArgument, match=message):
         db.identify(**{"data": sample(50, 0), **KNOWN, **options})
@@ -76,7 +78,7 @@ def test_a_checkpoint_is_of_the_fit_to_the_data_and_not_of_the_replicates(tmp_pa
     """Replicates that went on from the file of the fit would all be the fit itself, and the intervals points."""
     s, s_next = db.examples.drift_walk(1.5, 5).sample_transitions(300, 0.9, rng=0)
     data = db.Transitions.from_pairs(s, s_next, states=5)
-    how = {"discount": 0.9, "initial": 2, "rewards": range(5), "replicates": 4, "steps": 20}
+    how = {"discount": 0.9, "initial": 2, "rewards": range(5), "replicates": 4, "max_iterations": 20}
     plain = db.identify(data, db.kernels.DriftWalk(0.0, 5), **how)
     kept = db.identify(data, db.kernels.DriftWalk(0.0, 5), checkpoint=tmp_path / "run.npz", **how)
     assert np.array_equal(kept.replicates["drift"], plain.replicates["drift"])

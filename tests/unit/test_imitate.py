@@ -36,17 +36,17 @@ def test_chain_transitions_and_trajectories_are_the_same_expert():
         assert db.distance(chain, mdp.induced_chain(found.policy), "indicator", 0.9).value <= 1e-5
 
 
-def test_labels_say_which_states_are_meant():
+def test_names_say_which_states_are_meant():
     kernels = np.array(MDP.transition)
-    mdp = db.MDP(kernels, labels="abcde")
+    mdp = db.MDP(kernels, names="abcde")
     data = db.Transitions.from_trajectories([["a", "b", "c", "d", "e", "e"]])
     found = db.imitate(mdp, data, discount=0.9, tol=1e-3, max_iterations=100)
     assert (found.policy[:4].argmax(axis=1) == 1).all()  # right
-    assert found.reward.labels == tuple("abcde")
+    assert found.reward.names == tuple("abcde")
 
 
 def test_expert_in_another_state_space():
-    """An abstract expert: the parity of the position. Going right and jumping back at the end is a fit; no label is."""
+    """An abstract expert: the parity of the position. Going right and jumping back at the end is a fit; no name is."""
     expert = db.MarkovChain([[0.0, 1.0], [1.0, 0.0]])
     mdp = examples.imitation_chain(slip=0.0)
     cost = np.abs(np.arange(2)[:, None] - np.arange(5)[None, :] % 2).astype(float)
@@ -100,18 +100,18 @@ def test_expert_outside_the_mdp(expert):
 
 
 @pytest.mark.parametrize(
-    ("labels", "expert", "match"),
+    ("names", "expert", "match"),
     [
         (None, db.MarkovChain(np.eye(7)), "expert has 7 states, the MDP 5; .* pass cost="),
-        (None, db.MarkovChain(np.eye(5), labels="abcde"), "expert has labels and the MDP has none"),
-        ("abcde", db.MarkovChain(np.eye(5)[[4] * 5], labels="abcdz"), "state 'z' is not a state of the MDP"),
+        (None, db.MarkovChain(np.eye(5), names="abcde"), "expert has names and the MDP has none"),
+        ("abcde", db.MarkovChain(np.eye(5)[[4] * 5], names="abcdz"), "state 'z' is not a state of the MDP"),
         (None, [0, 1, 2], r"expert: trajectories\[0\] = 0 is not a sequence of states; pass a list"),
         (None, ([0, 1], [1]), "expert: s has 2 entries and s_next has 1"),
     ],
 )
-def test_expert_that_does_not_fit(labels, expert, match):
+def test_expert_that_does_not_fit(names, expert, match):
     with pytest.raises(db.InvalidData, match=match):
-        db.imitate(db.MDP(np.array(MDP.transition), labels=labels), expert)
+        db.imitate(db.MDP(np.array(MDP.transition), names=names), expert)
 
 
 def test_a_pair_of_arrays_is_a_list_of_transitions():
@@ -215,7 +215,7 @@ def test_same_seed_same_policy():
 
 def test_large_problems_are_solved_for_the_pairs_that_occur_and_for_all_at_the_end(monkeypatch):
     """The expert is attainable, so the distance can come to zero, with bounds and a reward for every transition."""
-    monkeypatch.setattr(objective, "LARGE", 0)
+    monkeypatch.setattr(objective, "MAX_PAIRS_FOR_FULL_TABLE", 0)
     expert = MDP.induced_chain(examples.soft_right_policy(MDP, 0.4))
     found = db.imitate(MDP, expert, discount=0.9, tol=1e-4, max_iterations=100)
     assert found.distance.upper <= 1e-4

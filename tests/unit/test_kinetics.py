@@ -16,9 +16,9 @@ def same_partition(a, b):
     return len(set(zip(a.tolist(), b.tolist(), strict=True))) == len(set(a.tolist())) == len(set(b.tolist()))
 
 
-def literal(X, labels):
+def literal(X, assignment):
     """Z of the classes, and their law, by the definition."""
-    P, A = np.asarray(X.transition), np.eye(labels.max() + 1)[labels]
+    P, A = np.asarray(X.transition), np.eye(assignment.max() + 1)[assignment]
     pi = np.linalg.matrix_power(P, 2**20)[0]
     law = A.T @ pi
     return A.T @ (pi[:, None] * np.linalg.inv(np.eye(len(P)) - P + pi) @ A) / law[:, None], law
@@ -32,11 +32,11 @@ def rates_of(P, law):
 def test_the_kinetic_model_has_the_fundamental_matrix_of_the_classes(seed):
     """Rare moves between quick blocks: the kernel wanted is a kernel, so nothing is missed."""
     rng = np.random.default_rng(seed)
-    labels = np.repeat(np.arange(3), 5)
-    P = np.where(labels[:, None] == labels, 1.0, 0.02) * rng.random((15, 15))
+    assignment = np.repeat(np.arange(3), 5)
+    P = np.where(assignment[:, None] == assignment, 1.0, 0.02) * rng.random((15, 15))
     X = db.MarkovChain(P / P.sum(axis=1, keepdims=True))
-    found = kinetic_model(X, labels)
-    Z, law = literal(X, labels)
+    found = kinetic_model(X, assignment)
+    Z, law = literal(X, assignment)
     assert found.residual == 0.0
     assert np.allclose(found.law, law, atol=1e-12)
     assert np.allclose(rates_of(found.transition, law), Z, rtol=1e-9, atol=1e-9)
@@ -47,9 +47,9 @@ def test_the_law_is_kept_whatever_the_classes_are_and_no_mixture_fits_better(see
     """Random classes of a drifting ring: entries would be negative. The fit is convex, so mixtures tell the best."""
     rng = np.random.default_rng(seed)
     X = db.MarkovChain(0.9 * np.roll(np.eye(12), 1, axis=1) + 0.1 * rng.dirichlet(np.ones(12), size=12))
-    labels = np.append(rng.integers(0, 3, size=9), [0, 1, 2])
-    found = kinetic_model(X, labels)
-    Z, law = literal(X, labels)
+    assignment = np.append(rng.integers(0, 3, size=9), [0, 1, 2])
+    found = kinetic_model(X, assignment)
+    Z, law = literal(X, assignment)
     s = np.sqrt(law)
     values, vectors = np.linalg.eig(s[:, None] * Z / s)
 
@@ -96,12 +96,12 @@ def test_four_wells_stay_as_slow_as_they_are(name):
     assert np.allclose(large, -1 / np.log(np.linalg.eigvalsh((S + S.T) / 2)[-2:-5:-1]), rtol=1e-6)
     assert abs(times[0] / large[0] - 1) <= 0.05
     assert np.abs(times / large - 1).max() <= 0.10
-    law = np.bincount(small.labels, weights=X.initial)
+    law = np.bincount(small.assignment, weights=X.initial)
     assert np.abs(small.chain.stationary_distribution - law).max() <= 1e-8
     assert small.timescales == pytest.approx((large[0], times[0]))
     assert "slowest timescales" in repr(small)
     with pytest.warns(UserWarning, match='model="kinetic", or a longer lag='):  # averages leave the wells too fast
-        mean = db.aggregate(X, small.labels)
+        mean = db.aggregate(X, small.assignment)
     assert small.distance.upper <= mean.distance.lower
 
 
@@ -116,8 +116,8 @@ def test_transient_states_go_where_they_lead_and_one_recurrent_class_is_needed()
     P[:2, :2] = P[2:4, 2:4] = [[0.5, 0.49], [0.49, 0.5]]
     P[1, 2] = P[2, 1] = P[0, 3] = P[3, 0] = 0.01
     P[4, [0, 2]], P[5, [4, 3]], P[6, [0, 5]] = [0.3, 0.7], [0.1, 0.9], [0.8, 0.2]
-    labels = metastable_sets(db.MarkovChain(P, initial=6), 2)
-    assert same_partition(labels, np.array([0, 0, 1, 1, 1, 1, 0]))
+    assignment = metastable_sets(db.MarkovChain(P, initial=6), 2)
+    assert same_partition(assignment, np.array([0, 0, 1, 1, 1, 1, 0]))
     parts = db.MarkovChain(np.kron(np.eye(2), [[0.5, 0.5], [0.5, 0.5]]), rewards=[0, 1, 2, 3])
     with pytest.raises(InvalidChain, match="2 recurrent classes"):
         db.compress(parts, 2, model="kinetic")
@@ -131,7 +131,7 @@ def test_a_lagged_chain_is_returned_as_such():
     assert np.allclose(small.distance.problem.x.transition, np.linalg.matrix_power(X.transition, 5))
     assert small.lag == 5
     assert small.implied_timescales[0] == pytest.approx(implied_timescales(X, 3))  # in steps of the target
-    again = db.aggregate(X, small.labels, "kinetic", lag=5)
+    again = db.aggregate(X, small.assignment, "kinetic", lag=5)
     assert np.array_equal(again.chain.transition, small.chain.transition)
 
 
@@ -165,10 +165,10 @@ def test_fewer_metastable_sets_than_asked_for_are_told():
 def test_classes_by_name_and_without_rewards():
     P = np.array([[0.5, 0.2, 0.3], [0.1, 0.6, 0.3], [0.4, 0.4, 0.2]])
     found = db.aggregate(db.MarkovChain(P), ["in", "in", "out"])
-    assert found.chain.labels == ("in", "out")
+    assert found.chain.names == ("in", "out")
     assert np.allclose(found.chain.transition, [[0.7, 0.3], [0.8, 0.2]])
     assert found.distance.upper <= 1e-8  # costs are 1 where the class is another
-    assert found.labels.tolist() == [0, 0, 1]
+    assert found.assignment.tolist() == [0, 0, 1]
     given = db.aggregate(db.MarkovChain(P), [0, 1, 1], weights=[1, 3, 1]).chain.transition
     assert np.allclose(given, [[0.5, 0.5], [0.75 * 0.1 + 0.25 * 0.4, 0.75 * 0.9 + 0.25 * 0.6]])
 
@@ -176,7 +176,7 @@ def test_classes_by_name_and_without_rewards():
 def test_the_nearest_average_is_an_average_over_its_classes():
     X = db.examples.random_chain(12, 4)
     found = db.compress(X, 3, model="aggregate", restarts=4)
-    again = db.aggregate(X, found.labels)
+    again = db.aggregate(X, found.assignment)
     assert found.model == "aggregate"
     assert np.allclose(found.chain.transition, again.chain.transition, atol=1e-9)
     assert found.distance.value == pytest.approx(again.distance.value, abs=1e-7)
@@ -186,23 +186,23 @@ def test_the_nearest_average_is_an_average_over_its_classes():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"labels": [0, 1]}, r"labels has shape \(2,\); give one class for each of the 3 states"),
-        ({"labels": [0, 2, 2]}, "class 1 has no states"),
-        ({"labels": [0, -1, 1]}, "there is a class -1"),
-        ({"labels": [0.0, 1.0, 1.0]}, "whole numbers from 0, or names"),
+        ({"assignment": [0, 1]}, r"assignment has shape \(2,\); give one class for each of the 3 states"),
+        ({"assignment": [0, 2, 2]}, "class 1 has no states"),
+        ({"assignment": [0, -1, 1]}, "there is a class -1"),
+        ({"assignment": [0.0, 1.0, 1.0]}, "whole numbers from 0, or names"),
         ({"method": "median"}, '"mean" or "kinetic"'),
         ({"lag": 0}, "lag is 0"),
         ({"cost": "reward"}, "chain has no rewards"),
         ({"weights": "equal"}, '"occupancy", "stationary" or 3 numbers'),
         ({"weights": [1, -1, 0]}, "the least is -1"),
-        ({"labels": [0, 1, 2**62]}, "class 2 has no states"),
-        ({"labels": np.array([0, 0, 2**63], dtype=np.uint64)}, "class 1 has no states"),
+        ({"assignment": [0, 1, 2**62]}, "class 2 has no states"),
+        ({"assignment": np.array([0, 0, 2**63], dtype=np.uint64)}, "class 1 has no states"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):
     X = db.MarkovChain(np.full((3, 3), 1 / 3))
     with pytest.raises(InvalidArgument, match=message):
-        db.aggregate(X, **{"labels": [0, 1, 1], **arguments})
+        db.aggregate(X, **{"assignment": [0, 1, 1], **arguments})
     with pytest.raises(InvalidArgument, match="nearest"):
         db.compress(db.examples.random_chain(4, 0), 2, model="mean")
 
@@ -212,7 +212,7 @@ def test_a_saved_kinetic_model_comes_back(tmp_path):
     small.save(tmp_path / "small.npz")
     back = db.load(tmp_path / "small.npz")
     assert (back.model, back.lag, back.residual, repr(back)) == ("kinetic", 2, small.residual, repr(small))
-    assert np.array_equal(back.labels, small.labels)
+    assert np.array_equal(back.assignment, small.assignment)
     arrays = dict(np.load(tmp_path / "small.npz"))
     arrays["classes"] = arrays["classes"] + 1
     np.savez(tmp_path / "bad.npz", **arrays)
@@ -226,7 +226,7 @@ def test_a_saved_kinetic_model_comes_back(tmp_path):
 def test_a_sweep_finds_its_landmarks_once_and_never_rises(monkeypatch):
     calls, real = [], compression.landmark_distances
     monkeypatch.setattr(compression, "landmark_distances", lambda *given: calls.append(1) or real(*given))
-    sweep = db.compress_sweep(db.examples.random_chain(14, 2), (2, 3, 5), restarts=2, max_steps=5)
+    sweep = db.compress_sweep(db.examples.random_chain(14, 2), (2, 3, 5), restarts=2, max_iterations=5)
     assert len(calls) == 1
     assert (np.diff(sweep.values) <= 1e-8).all()
 

@@ -23,7 +23,7 @@ from oracles.bisimilarity import (
 def check_promises(chain, result, tol):
     """No gap above tol inside a class, and a residual within the documented bound."""
     P = chain.transition.toarray() if chain.is_sparse else chain.transition
-    into = np.eye(result.n_states)[result.labels]
+    into = np.eye(result.n_states)[result.assignment]
     rows, bound = P @ into, 0.0
     for k in range(result.n_states):
         mine = np.sort(rows[result.members(k)], axis=0)
@@ -39,7 +39,7 @@ def test_lumpable_chains_as_brute_force(seed):
     expected = coarsest_bisimulation(P, key)
     chain = MarkovChain(floats(P), rewards=key)
     result = lump(chain)
-    assert result.labels.tolist() == expected
+    assert result.assignment.tolist() == expected
     assert is_bisimulation(P, expected, key)
     assert result.residual <= 1e-15
     assert result.reward_residual == 0.0
@@ -51,7 +51,7 @@ def test_unstructured_chains_as_brute_force(seed):
     rng = np.random.default_rng([2, seed])
     P, key = unstructured(rng, int(rng.integers(1, 10)), zeros=(0.0, 0.5, 0.85)[seed % 3])
     result = lump(MarkovChain(floats(P)), key=key)
-    assert result.labels.tolist() == coarsest_bisimulation(P, key)
+    assert result.assignment.tolist() == coarsest_bisimulation(P, key)
 
 
 @each(seed=range(40))
@@ -59,7 +59,7 @@ def test_no_bisimulation_is_coarser(seed):
     """Among *all* partitions of five states, every bisimulation refines the result."""
     rng = np.random.default_rng([3, seed])
     P, key = unstructured(rng, 5, zeros=0.7)
-    found = lump(MarkovChain(floats(P)), key=key).labels
+    found = lump(MarkovChain(floats(P)), key=key).assignment
     assert is_bisimulation(P, found.tolist(), key)
     for other in partitions(5):
         if is_bisimulation(P, other, key):
@@ -74,7 +74,7 @@ def test_quotient_is_the_aggregated_chain(seed):
     result = lump(MarkovChain(floats(P), initial=start, rewards=key))
     for k in range(result.n_states):
         members = result.members(k)
-        assert np.array_equal(members, np.flatnonzero(result.labels == k))
+        assert np.array_equal(members, np.flatnonzero(result.assignment == k))
         for other in range(result.n_states):
             exact = sum(P[members[0]][t] for t in result.members(other))
             assert abs(result.chain.transition[k, other] - float(exact)) <= 1e-15
@@ -89,18 +89,18 @@ def test_idempotent_permuted_sparse_and_noisy(seed):
     P, key = floats(P), np.array(key, dtype=float)
     dense = lump(MarkovChain(P, rewards=key))
     again = lump(dense.chain)
-    assert again.labels.tolist() == list(range(dense.n_states))
+    assert again.assignment.tolist() == list(range(dense.n_states))
     sparse = lump(MarkovChain(sp.csr_array(P), rewards=key))
     assert sparse.chain.is_sparse
     assert not dense.chain.is_sparse
-    assert np.array_equal(sparse.labels, dense.labels)
+    assert np.array_equal(sparse.assignment, dense.assignment)
     np.testing.assert_array_equal(sparse.chain.transition.toarray(), dense.chain.transition)
     order = rng.permutation(len(P))
-    moved = lump(MarkovChain(P, rewards=key).permuted(order)).labels
-    assert len(set(zip(moved, dense.labels[order], strict=True))) == dense.n_states == moved.max() + 1
+    moved = lump(MarkovChain(P, rewards=key).permuted(order)).assignment
+    assert len(set(zip(moved, dense.assignment[order], strict=True))) == dense.n_states == moved.max() + 1
     noisy = P * (1 + 1e-14 * rng.uniform(-1, 1, P.shape))
     noisy_chain = MarkovChain(noisy / noisy.sum(axis=1, keepdims=True), rewards=key * (1 + 1e-14))
-    assert np.array_equal(lump(noisy_chain).labels, dense.labels)
+    assert np.array_equal(lump(noisy_chain).assignment, dense.assignment)
     assert lump(noisy_chain).residual <= 1e-13
 
 
@@ -112,7 +112,7 @@ def test_classes_are_the_pairs_at_distance_zero(seed):
     chain = MarkovChain(floats(P), rewards=key)
     result = lump(chain)
     values = LinearProgram().solve(Discounted.make(chain, chain, "reward", 0.8)).values
-    same = result.labels[:, None] == result.labels
+    same = result.assignment[:, None] == result.assignment
     assert values[same].max() <= 1e-12
     assert np.all(values[~same] > 1e-6)
     quotient = LinearProgram().solve(Discounted.make(chain, result.chain, "reward", 0.8))
@@ -137,7 +137,7 @@ def test_what_is_within_tol_stays_together(seed):
     P, key = blown_up(rng, 4, zeros=0.0)
     exact, P, tol = coarsest_bisimulation(P, key), floats(P), 1e-4
     step, away = tol * (1 - 1e-9), np.eye(len(P))[rng.integers(0, len(P), len(P))]
-    found = lump(MarkovChain((1 - step) * P + step * away, rewards=key), tol=tol).labels
+    found = lump(MarkovChain((1 - step) * P + step * away, rewards=key), tol=tol).assignment
     assert len(set(zip(exact, found, strict=True))) == max(exact) + 1
 
 
@@ -150,26 +150,26 @@ def test_gaps_chain():
     P[:4, 5] = 1 - P[:4, 4]
     key = [0, 0, 0, 0, 1, 2]
     result = lump(MarkovChain(P), tol=tol, key=key)
-    assert result.labels.tolist() == key
+    assert result.assignment.tolist() == key
     assert abs(result.residual - 1.35 * tol) <= 1e-15
     assert lump(MarkovChain(P), tol=0.8 * tol, key=key).n_states == 6
 
 
 def test_without_rewards_or_key_everything_is_one_class():
-    chain = MarkovChain(np.eye(3), labels=("a", "b", "c"))
+    chain = MarkovChain(np.eye(3), names=("a", "b", "c"))
     result = lump(chain)
     assert result.n_states == 1
     assert result.reward_residual is None
     assert result.chain.transition[0, 0] == 1.0
-    assert result.chain.labels == ("a",)
+    assert result.chain.names == ("a",)
 
 
 def test_rewards_separate_relative_to_the_largest():
     same = np.full((4, 4), 0.25)
-    assert lump(MarkovChain(same, rewards=[1e-15, 2e-15, 1e-15, 2e-15])).labels.tolist() == [0, 1, 0, 1]
-    assert lump(MarkovChain(same, rewards=[1e9, 1e9 + 1e-6, 0, 0])).labels.tolist() == [0, 0, 1, 1]
+    assert lump(MarkovChain(same, rewards=[1e-15, 2e-15, 1e-15, 2e-15])).assignment.tolist() == [0, 1, 0, 1]
+    assert lump(MarkovChain(same, rewards=[1e9, 1e9 + 1e-6, 0, 0])).assignment.tolist() == [0, 0, 1, 1]
     with_key = lump(MarkovChain(same, rewards=[1.0, 3.0, 5.0, 5.0]), key=["a", "a", "b", "b"])
-    assert with_key.labels.tolist() == [0, 0, 1, 1]
+    assert with_key.assignment.tolist() == [0, 0, 1, 1]
     assert with_key.chain.rewards.tolist() == [2.0, 5.0]
     assert with_key.reward_residual == 1.0
 
@@ -187,7 +187,7 @@ def test_rewards_separate_relative_to_the_largest():
     ],
 )
 def test_keys_of_every_kind(key):
-    assert lump(MarkovChain(np.full((3, 3), 1 / 3)), key=key).labels.tolist() == [0, 1, 0]
+    assert lump(MarkovChain(np.full((3, 3), 1 / 3)), key=key).assignment.tolist() == [0, 1, 0]
 
 
 def test_absorbing_disconnected_and_deterministic():
@@ -196,9 +196,9 @@ def test_absorbing_disconnected_and_deterministic():
     for s, t in [(0, 1), (1, 2), (2, 0), (3, 5), (5, 4), (4, 3), (6, 6)]:
         P[s, t] = 1.0
     result = lump(MarkovChain(P, rewards=[0, 1, 2, 0, 2, 1, 0]))
-    assert result.labels.tolist() == [0, 1, 2, 0, 2, 1, 3]
-    assert lump(MarkovChain(np.eye(4), rewards=[1, 1, 0, 1])).labels.tolist() == [0, 0, 1, 0]
-    assert lump(MarkovChain([[1.0]], rewards=[3.0])).labels.tolist() == [0]
+    assert result.assignment.tolist() == [0, 1, 2, 0, 2, 1, 3]
+    assert lump(MarkovChain(np.eye(4), rewards=[1, 1, 0, 1])).assignment.tolist() == [0, 0, 1, 0]
+    assert lump(MarkovChain([[1.0]], rewards=[3.0])).assignment.tolist() == [0]
 
 
 def test_a_line_is_told_apart_by_its_end():
@@ -215,7 +215,7 @@ def test_paper_block_chain_collapses_to_its_blocks():
     move[0, 0], move[4, 4] = 0.4, 0.8
     chain = MarkovChain(np.kron(move, np.full((5, 5), 0.2)), rewards=np.repeat(np.arange(5), 5))
     result = lump(chain)
-    assert result.labels.tolist() == np.repeat(np.arange(5), 5).tolist()
+    assert result.assignment.tolist() == np.repeat(np.arange(5), 5).tolist()
     np.testing.assert_allclose(result.chain.transition, move, rtol=0, atol=1e-15)
     np.testing.assert_array_equal(result.chain.rewards, np.arange(5))
     assert repr(result).startswith("Lumping(25 states in 5 classes, residual ")
@@ -262,6 +262,6 @@ def test_a_hundred_thousand_states_in_linear_ish_work(n_classes):
     P = sp.csr_array((weights[cls].ravel(), (np.repeat(np.arange(n), k), to.ravel())), shape=(n, n))
     result = lump(MarkovChain(P, rewards=cls % 2))
     assert result.n_states == n_classes
-    assert len(np.unique(result.labels * n_classes + cls)) == n_classes
+    assert len(np.unique(result.assignment * n_classes + cls)) == n_classes
     assert result.residual <= 1e-14
     assert result.edges_scanned <= P.nnz * (2 + np.log2(n))

@@ -46,13 +46,13 @@ def test_induced_chain_by_definition(form):
     T, _, rng = random_mdp(1)
     r, pi = rng.random((5, 3)), rng.dirichlet(np.ones(3), size=5)
     start = rng.dirichlet(np.ones(5))
-    chain = MDP(forms(T)[form], initial=start, rewards=r, labels="abcde").induced_chain(pi)
+    chain = MDP(forms(T)[form], initial=start, rewards=r, names="abcde").induced_chain(pi)
     P = [[sum(pi[s, a] * T[a, s, t] for a in range(3)) for t in range(5)] for s in range(5)]
     assert isinstance(chain, MarkovChain)
     assert chain.is_sparse == (form == "sparse")
     assert dense(chain.transition) == pytest.approx(np.array(P), abs=1e-15)
     assert chain.rewards == pytest.approx([sum(pi[s, a] * r[s, a] for a in range(3)) for s in range(5)])
-    assert chain.labels == tuple("abcde")
+    assert chain.names == tuple("abcde")
     assert np.array_equal(chain.initial, start / start.sum())
 
 
@@ -69,7 +69,7 @@ def test_a_deterministic_policy_picks_rows(form):
 def test_state_rewards_do_not_depend_on_the_policy():
     _, mdp, _ = random_mdp(3, rewards=[1, 2, 3, 4, 5])
     assert np.array_equal(mdp.induced_chain(mdp.uniform_policy()).rewards, [1, 2, 3, 4, 5])
-    assert np.array_equal(MDP([STAY, SWAP], rewards={"a": 1, "b": 2}, labels="ab").rewards, [1, 2])
+    assert np.array_equal(MDP([STAY, SWAP], rewards={"a": 1, "b": 2}, names="ab").rewards, [1, 2])
 
 
 def test_sparse_chains_stay_sparse_without_zeros():
@@ -113,8 +113,8 @@ def test_a_walk_repeats_with_its_seed():
         ([STAY, [[0.5, 0.4], [1, 0]]], {}, "transition of action 1: row 0 sums to 0.9, 0.1 below one"),
         (
             [STAY, [[0.0, 1.0], [0.5, 0.4]]],
-            {"actions": ["stay", "go"], "labels": "ab"},
-            "transition of action 'go': row 1 (label 'b') sums to 0.9",
+            {"actions": ["stay", "go"], "names": "ab"},
+            "transition of action 'go': row 1 (state 'b') sums to 0.9",
         ),
         ([STAY, [[-1, 2], [0, 1]]], {}, "transition of action 1: entry (0, 0) is -1, negative"),
         ([STAY, [[1.0]]], {}, "transition of action 1 has shape (1, 1), but the first has (2, 2); all must be equal"),
@@ -124,7 +124,7 @@ def test_a_walk_repeats_with_its_seed():
         ([STAY], {"initial": 5}, "initial = 5 is not a state"),
         ([STAY], {"actions": ["a", "b"]}, "actions has 2 entries for 1 actions; give one per action"),
         ([STAY, SWAP], {"actions": ["a", "a"]}, "actions[1] = 'a' repeats actions[0]"),
-        ([STAY, SWAP], {"labels": ["a"]}, "labels has 1 entries for 2 states"),
+        ([STAY, SWAP], {"names": ["a"]}, "names has 1 entries for 2 states"),
         ([STAY, SWAP], {"rewards": np.ones((2, 3))}, "rewards has shape (2, 3); expected (2, 2)"),
         (
             [STAY, SWAP],
@@ -142,8 +142,8 @@ def test_refused_mdps(transition, options, message):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ([[0.5, 0.5], [0.5, 0.4]], "policy: row 1 (label 'b') sums to 0.9, 0.1 below one"),
-        ([[1.5, -0.5], [1, 0]], "policy: entry (0, 1) (label 'a') is -0.5, negative"),
+        ([[0.5, 0.5], [0.5, 0.4]], "policy: row 1 (state 'b') sums to 0.9, 0.1 below one"),
+        ([[1.5, -0.5], [1, 0]], "policy: entry (0, 1) (state 'a') is -0.5, negative"),
         ([[1.0, 0.0]], "policy has shape (1, 2); expected a dense array of shape (2, 2)"),
         ([0, 2], "policy[1] = 2 is not an action; actions run from 0 to 1"),
         ([0, -1], "policy[1] = -1 is not an action"),
@@ -153,12 +153,12 @@ def test_refused_mdps(transition, options, message):
 )
 def test_refused_policies(policy, message):
     with pytest.raises(InvalidChain, match=re.escape(message)):
-        MDP([STAY, SWAP], labels="ab").induced_chain(policy)
+        MDP([STAY, SWAP], names="ab").induced_chain(policy)
 
 
 def test_mdps_are_read_only_and_pickle():
     for T in ([STAY, SWAP], [sp.csr_array(STAY), sp.csr_array(SWAP)]):
-        mdp = pickle.loads(pickle.dumps(MDP(T, rewards=[1, 2], labels="ab", actions=("stay", "swap"))))
+        mdp = pickle.loads(pickle.dumps(MDP(T, rewards=[1, 2], names="ab", actions=("stay", "swap"))))
         assert np.array_equal(dense(mdp.transition[1]), SWAP)
         assert mdp.actions == ("stay", "swap")
         P = mdp.transition[0]
@@ -168,5 +168,5 @@ def test_mdps_are_read_only_and_pickle():
 
 def test_repr():
     assert repr(MDP([STAY, SWAP])) == "MDP(2 states, 2 actions, start 0)"
-    assert repr(MDP([STAY, SWAP], initial="b", labels="ab")) == "MDP(2 states, 2 actions, start 'b')"
+    assert repr(MDP([STAY, SWAP], initial="b", names="ab")) == "MDP(2 states, 2 actions, start 'b')"
     assert repr(MDP([STAY], initial=[0.5, 0.5])) == "MDP(2 states, 1 actions, start in 2 states)"

@@ -40,7 +40,7 @@ ACTED = db.Transitions.from_pairs([0, 1], [1, 0], actions=[0, 1])
         (lambda: db.distance(X, Y, horizon=10**15), "horizon is 1000000000000000, whose .* GB of this machine"),
         (lambda: db.compress(X, 1, starts=None), "starts is a NoneType; give a list"),
         (lambda: db.solvers.SinkhornPolicy(epsilon="warm"), "epsilon is 'warm'"),
-        (lambda: db.solvers.Somcot("many"), "steps is 'many'"),
+        (lambda: db.solvers.Somcot("many"), "max_iterations is 'many'"),
         (lambda: db.solvers.LinearProgram(time_limit="long"), "time_limit is 'long'"),
         (lambda: db.pairwise(X), "chains is a MarkovChain; give a list"),
         (lambda: db.lump(X, tol="exact"), "tol is 'exact'"),
@@ -68,7 +68,7 @@ ACTED = db.Transitions.from_pairs([0, 1], [1, 0], actions=[0, 1])
         (lambda: db.compress(X, 1, time_limit="long"), "time_limit is 'long'; give seconds"),
         (lambda: db.compress_sweep(X, 5), "sizes is 5; give numbers of states"),
         (lambda: db.compress_sweep(X, [1], restart=2), "compress_sweep has no option 'restart'; it has: .* restarts"),
-        (lambda: db.fit(X, db.kernels.Softmax(2), steps=-1), "steps is -1"),
+        (lambda: db.fit(X, db.kernels.Softmax(2), max_iterations=-1), "max_iterations is -1"),
         (lambda: db.fit(X, db.kernels.Softmax(2), every=0), "every is 0"),
         (lambda: db.fit(X, db.kernels.Softmax(2), inner_gap=-1), "inner_gap is -1"),
         (lambda: db.kernels.Softmax(2, logits=np.zeros((2, 3))), r"shape \(2, 3\); this kernel needs shape \(2, 2\)"),
@@ -78,8 +78,8 @@ ACTED = db.Transitions.from_pairs([0, 1], [1, 0], actions=[0, 1])
         ),
         (lambda: db.kernels.Mixture([X, Y]), "they must be equal"),
         (lambda: db.imitate(MDP, X, tol="small"), "tol is 'small'"),
-        (lambda: db.plot.distances(np.zeros((3, 3)), labels=["a"]), "labels has 1 entries for 3 rows"),
-        (lambda: db.plot.embedding(np.zeros((3, 3)), labels=["a"]), "labels has 1 entries for 3 rows"),
+        (lambda: db.plot.distances(np.zeros((3, 3)), names=["a"]), "names has 1 entries for 3 rows"),
+        (lambda: db.plot.embedding(np.zeros((3, 3)), names=["a"]), "names has 1 entries for 3 rows"),
         (lambda: db.write_chain(MDP, "mdp.npz"), "chain is a MDP, not a MarkovChain"),
     ],
 )
@@ -91,7 +91,7 @@ def test_arguments_are_refused_by_name(call, part):
 @pytest.mark.parametrize(
     ("error", "call", "part"),
     [
-        (db.InvalidChain, lambda: db.as_chain(np.eye(2), labels=5), "labels is 5; give a list of names"),
+        (db.InvalidChain, lambda: db.as_chain(np.eye(2), names=5), "names is 5; give a list of names"),
         (
             db.InvalidChain,
             lambda: db.Transitions.from_trajectories([[0, 1]], states=1.5),
@@ -124,7 +124,7 @@ def test_arguments_are_refused_by_name(call, part):
             "state '■' is not a state of the MDP.*create the data with end=None",
         ),
         (db.InvalidChain, lambda: db.MDP(None), "one .* matrix per action"),
-        (db.InvalidChain, lambda: X.label("home"), "'home' is not a state"),
+        (db.InvalidChain, lambda: X.name_of("home"), "'home' is not a state"),
         (db.InvalidChain, lambda: db.MarkovChain(np.eye(2), rewards=np.ones((2, 0))), r"rewards has shape \(2, 0\)"),
         (db.InvalidCost, lambda: db.feature_cost([["a"]], [["b"]]), "features_x is not an array of numbers"),
         (db.InvalidCost, lambda: db.feature_cost([[1.0]], [[2.0]], metric=3), "metric 3"),
@@ -178,8 +178,8 @@ HUGE = 10**400
         (lambda: db.compress(X, 1, restarts=10**5000), "restarts is an integer of 16610 bits"),
         (lambda: db.compress(X, 20_000), "n_states is 20000, but the chain has 2 states .* at most n_states=2"),
         (lambda: db.compress_sweep(X, [20_000]), "n_states is 20000, but the chain has 2 states"),
-        (lambda: db.MarkovChain(np.eye(2), labels=["a", "\ud800"]), r"labels\[1\] = '.ud800' .* surrogate"),
-        (lambda: db.MarkovChain(np.eye(2), labels=["a", (1, "\udc80")]), r"labels\[1\] = .* surrogate"),
+        (lambda: db.MarkovChain(np.eye(2), names=["a", "\ud800"]), r"names\[1\] = '.ud800' .* surrogate"),
+        (lambda: db.MarkovChain(np.eye(2), names=["a", (1, "\udc80")]), r"names\[1\] = .* surrogate"),
         (lambda: db.MDP([np.eye(2)], actions=["\ud800"]), r"actions\[0\] = '.ud800' .* surrogate"),
         (lambda: db.fit_simulator([np.zeros((5, 1))], lambda *_: None), "start is missing; give the initial"),
         (

@@ -84,16 +84,16 @@ def test_coupling_of_sparse_chains():
     assert np.array_equal(parts(plot.coupling(r, (1, 2))), r.plan(1, 2).toarray())
 
 
-def test_states_are_given_by_label_or_index():
-    X = db.MarkovChain([[0.5, 0.5], [0.2, 0.8]], rewards=[0, 1], labels=["dry", "wet"])
+def test_states_are_given_by_name_or_index():
+    X = db.MarkovChain([[0.5, 0.5], [0.2, 0.8]], rewards=[0, 1], names=["dry", "wet"])
     r = db.distance(X, db.examples.random_chain(3, 0))
     assert np.array_equal(r.plan("wet", 2), r.plan(1, 2))
     assert [f.tolist() for f in r.potentials("wet", 2)] == [f.tolist() for f in r.potentials(1, 2)]
     timed = db.distance(X, X, horizon=2)
     assert np.array_equal(timed.plan("wet", "dry", time=1), timed.plan(1, 0, time=1))
     assert plot.coupling(r, ("wet", 2)).get_title() == "from $x$ = wet, $y$ = 2"
-    by_label, by_index = (plot.chain(X, layout=place) for place in ({"wet": (1, 0), "dry": (0, 1)}, [(0, 1), (1, 0)]))
-    disks = [[patch.center for patch in ax.patches if isinstance(patch, Circle)] for ax in (by_label, by_index)]
+    by_name, by_index = (plot.chain(X, layout=place) for place in ({"wet": (1, 0), "dry": (0, 1)}, [(0, 1), (1, 0)]))
+    disks = [[patch.center for patch in ax.patches if isinstance(patch, Circle)] for ax in (by_name, by_index)]
     assert disks[0] == disks[1]
 
 
@@ -175,7 +175,7 @@ def test_elbow_takes_arrays_or_a_sweep(ax):
 
 def test_matrix_is_sorted_by_its_tree():
     D = np.abs(np.subtract.outer([0.0, 10.0, 1.0, 11.0], [0.0, 10.0, 1.0, 11.0]))
-    ax = plot.distances(D, labels="abcd")
+    ax = plot.distances(D, names="abcd")
     order = [text.get_text() for text in ax.get_yticklabels()]
     assert "".join(order) in ("acbd", "dbca")  # the order on the line, from either end
     where = ["abcd".index(name) for name in order]

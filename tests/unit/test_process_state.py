@@ -27,7 +27,7 @@ def in_a_new_thread(function):
 
 @pytest.fixture
 def three_threads():
-    db.fit(X, K.Softmax(4), steps=1)  # torch imports sympy when first used, which sets filters of its own
+    db.fit(X, K.Softmax(4), max_iterations=1)  # torch imports sympy when first used, which sets filters of its own
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -71,7 +71,7 @@ def test_two_fits_in_two_threads_leave_nothing_behind(three_threads):
 
         assert torch.get_num_threads() == 3
         ready.wait(60)
-        db.fit(X, K.Softmax(4), steps=3, callback=callback)
+        db.fit(X, K.Softmax(4), max_iterations=3, callback=callback)
         assert torch.get_num_threads() == 3
 
     two_at_once(fit, fit)
@@ -83,7 +83,7 @@ def test_a_fit_never_sets_the_threads_of_others(three_threads, monkeypatch):
     """Not even for a moment: a thread that first uses torch just then would keep that number."""
     monkeypatch.setattr(torch, "set_num_threads", lambda n: pytest.fail("of all threads to come"))
     counts = []
-    db.fit(X, K.Softmax(4), steps=2, callback=lambda row: counts.append(torch.get_num_threads()))
+    db.fit(X, K.Softmax(4), max_iterations=2, callback=lambda row: counts.append(torch.get_num_threads()))
     assert set(counts) == {1}
     assert torch.get_num_threads() == 3
     monkeypatch.undo()
@@ -97,7 +97,7 @@ def test_an_interrupted_fit_leaves_nothing_behind(error, three_threads):
         raise error
 
     with pytest.raises(error):
-        db.fit(X, K.Softmax(4), steps=3, callback=callback)
+        db.fit(X, K.Softmax(4), max_iterations=3, callback=callback)
     assert state() == before
 
 
@@ -147,7 +147,7 @@ def test_the_global_generators_are_not_drawn_from():
     mdp = db.examples.imitation_chain()
     expert = mdp.induced_chain(mdp.uniform_policy())
     before = np.random.get_state()[1].copy(), torch.get_rng_state().clone()  # noqa: NPY002
-    db.fit(X, K.Softmax(4), steps=2)
+    db.fit(X, K.Softmax(4), max_iterations=2)
     db.imitate(mdp, expert, update="sampled", max_iterations=3, rng=0)
     assert np.array_equal(np.random.get_state()[1], before[0])  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), before[1])

@@ -29,7 +29,7 @@ SOLVERS = {
     "lp": db.solvers.LinearProgram(),
     "sinkhorn": SinkhornPolicy(tol=0.1),
     "entropic": SinkhornPolicy(epsilon=0.3, tol=0.1),
-    "somcot": Somcot(steps=200, rng=0),
+    "somcot": Somcot(max_iterations=200, rng=0),
 }
 
 
@@ -131,7 +131,7 @@ def test_what_is_computed_once_is_read_only(solver, way):
 
 
 #: Made anew by every call.
-FRESH = tuple(f"result.{name}" for name in (*CALLS, "labels", "unvisited", "coupling"))
+FRESH = tuple(f"result.{name}" for name in (*CALLS, "assignment", "unvisited", "coupling"))
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -254,7 +254,7 @@ def test_encoder_of_states_that_were_left_out_goes_by_the_cost(lump):
     full, part = db.distance(X, Y), db.distance(X, Y, lump=lump, solver=Exact(reachable=True))
     assert [side.tolist() for side in part.unvisited] == [[2], [1]]
     assert part.encoder.tolist() == [[1, 0], [1, 0], [0, 1]]  # |2 - 2| = 0
-    assert part.labels.tolist() == full.labels.tolist() == [0, 0, 1]
+    assert part.assignment.tolist() == full.assignment.tolist() == [0, 0, 1]
     assert part.decoder[1].tolist() == [0, 0, 1]
     np.testing.assert_allclose(part.decoder[0], full.decoder[0], rtol=0, atol=1e-7)
 

@@ -49,11 +49,11 @@ def test_a_loaded_result_warms_a_new_solve(tmp_path):
     assert (again.iterations, again.work["pivots"], again.work["sweeps"]) == (1, 0, 0)
 
 
-def test_labels_of_many_types_survive_saving(tmp_path):
-    labels = ("a", 1, 2.5, (0, "b"), False)
-    X = db.MarkovChain(np.eye(5), initial="a", rewards=np.arange(5.0), labels=labels)
+def test_names_of_many_types_survive_saving(tmp_path):
+    names = ("a", 1, 2.5, (0, "b"), False)
+    X = db.MarkovChain(np.eye(5), initial="a", rewards=np.arange(5.0), names=names)
     db.distance(X, X).save(tmp_path / "r.npz")
-    assert db.load(tmp_path / "r.npz").problem.x.labels == labels
+    assert db.load(tmp_path / "r.npz").problem.x.names == names
 
 
 def test_what_is_no_result_is_refused(tmp_path):

@@ -64,7 +64,7 @@ def test_compression_is_no_farther_than_the_chain_that_never_moves():
         float(X.initial @ profiles[:, rewards].min(axis=1)) for rewards in map(list, combinations(range(40), 3))
     )
     frozen_chain = db.MarkovChain(np.eye(3), initial=[1, 0, 0], rewards=[0, 0, 0])
-    for options in ({}, {"max_steps": 0}, {"starts": [frozen_chain]}):
+    for options in ({}, {"max_iterations": 0}, {"starts": [frozen_chain]}):
         found = db.compress(X, 3, discount, restarts=1, **options)
         assert found.distance.upper <= frozen + 1e-8 * found.distance.problem.scale
     sweep = db.compress_sweep(X, (2, 3), discount, restarts=1)
@@ -92,7 +92,7 @@ def test_vectors_are_compressed_and_aggregated_like_numbers():
     one = db.MarkovChain(mixed, initial=uniform, rewards=[0] * 9 + [10])
     two = db.MarkovChain(mixed, initial=uniform, rewards=[[0, 0]] * 9 + [[10, 0]])
     obvious = db.MarkovChain([[1.0]], rewards=[[0, 0]])
-    for options in ({}, {"starts": [obvious], "max_steps": 0}, {"model": "aggregate"}, {"model": "kinetic"}):
+    for options in ({}, {"starts": [obvious], "max_iterations": 0}, {"model": "aggregate"}, {"model": "kinetic"}):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             assert db.compress(two, 1, **options).distance.value == pytest.approx(1.0, abs=1e-6)
@@ -182,8 +182,8 @@ def test_a_fit_refuses_what_it_does_not_use_and_keeps_the_lag():
     ]
     for options, message in unused:
         with pytest.raises(db.DiffbisimError, match=message):
-            db.fit(target, db.kernels.Softmax(2), steps=2, **options)
-    assert db.fit(target, db.kernels.Softmax(2), steps=2).chain.lag == 20
+            db.fit(target, db.kernels.Softmax(2), max_iterations=2, **options)
+    assert db.fit(target, db.kernels.Softmax(2), max_iterations=2).chain.lag == 20
 
 
 # --- searches: abstract and imitate ---------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_leaving_is_visible():
         for t, page in enumerate(["home", "cart", "buy"][: 3 if k < number else 2])
     ]  # fmt: skip
     arms = _pages(rows)
-    cart, buy = (arms["A"].labels.index(name) for name in ("cart", "buy"))
+    cart, buy = (arms["A"].names.index(name) for name in ("cart", "buy"))
     assert [arms[arm].chain().transition[cart, buy] for arm in "AB"] == [0.3, 0.6]
     found = db.estimate(arms["A"], arms["B"], "indicator", permutations=199, replicates=20)
     assert found.p_value == 1 / 200
@@ -410,7 +410,7 @@ def test_groups_are_not_glued_and_duplicates_are_reported():
     with pytest.warns(UserWarning, match="1 of 1 ids occur in several groups, such as 1"):
         arms = db.Transitions.from_frame(table, **names)
     data = arms["A"]
-    steps = sorted((data.name(s), data.name(t)) for s, t in zip(data.states, data.next_states, strict=True))
+    steps = sorted((data.name_of(s), data.name_of(t)) for s, t in zip(data.states, data.next_states, strict=True))
     assert steps == [("a", "b"), ("c", "d"), ("d", "■")]  # the first part did not end, it changed its group
     again = {name: [*column, list(column)[1], list(column)[1]] for name, column in table.items()}
     with pytest.warns(UserWarning, match="2 of 8 rows repeat the id, time and state of another row"):
@@ -663,7 +663,7 @@ def test_constant_chains_keep_their_rewards_names_and_lags_in_jax():
     P = np.array([[0.9, 0.1], [0.4, 0.6]])
     pairs = {
         "reward": [{"rewards": [0, 1]}, {"rewards": [5, 6]}],
-        "indicator": [{"labels": ["a", "b"]}, {"labels": ["b", "a"]}],
+        "indicator": [{"names": ["a", "b"]}, {"names": ["b", "a"]}],
     }
     for cost, parts in pairs.items():
         X, Y = (db.MarkovChain(P, **part) for part in parts)

@@ -45,8 +45,8 @@ def test_fit_takes_trajectories():
     found = db.fit(data, (process, 1.6), discount=0.9)
     assert found.lower[0] < 2.0 < found.upper[0]
     assert found.process.slope[0, 0] == np.exp(-0.2 * found.parameters[0])
-    with pytest.raises(InvalidArgument, match="steps is not for trajectories"):
-        db.fit(data, (process, 1.2), steps=3)
+    with pytest.raises(InvalidArgument, match="max_iterations is not for trajectories"):
+        db.fit(data, (process, 1.2), max_iterations=3)
     with pytest.raises(InvalidArgument, match="kernel is a function"):
         db.fit(data, process)
 

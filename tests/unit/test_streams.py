@@ -223,8 +223,8 @@ def test_results_of_other_solvers_are_taken_as_a_start():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 0}, "steps is 0"),
-        ({"steps": 2.5}, "whole number"),
+        ({"max_iterations": 0}, "max_iterations is 0"),
+        ({"max_iterations": 2.5}, "whole number"),
         ({"batch": 0}, "batch is 0"),
         ({"eta": -1}, "eta is -1"),
         ({"beta": float("nan")}, "beta is nan"),

@@ -52,14 +52,14 @@ def test_names_decide_then_positions():
     first = pd.DataFrame([[0.25, 0.75]], index=["start"], columns=["up", "down"])
     second = pd.DataFrame(Q[::-1], index=["down", "up"], columns=list("abc"))
     chain = db.TimedChain([first, second], initial="start", rewards=[[0], {"up": 1, "down": 2}, [1, 2, 3]])
-    assert chain.labels == (("start",), ("down", "up"), ("a", "b", "c"))
+    assert chain.names == (("start",), ("down", "up"), ("a", "b", "c"))
     np.testing.assert_array_equal(chain.transitions[0], [[0.75, 0.25]])
     np.testing.assert_array_equal(chain.rewards[1], [2, 1])
     assert chain.index("up", 1) == 1
-    square = db.TimedChain([np.eye(2)] * 2, labels=["a", "b"], initial="b", rewards=[3, 4])
-    assert square.labels == (("a", "b"),) * 3
+    square = db.TimedChain([np.eye(2)] * 2, names=["a", "b"], initial="b", rewards=[3, 4])
+    assert square.names == (("a", "b"),) * 3
     assert square.initial.tolist() == [0, 1]
-    assert db.distance(square, db.MarkovChain(np.eye(2), labels=["b", "a"]), cost="indicator").value == 0.0
+    assert db.distance(square, db.MarkovChain(np.eye(2), names=["b", "a"]), cost="indicator").value == 0.0
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_names_decide_then_positions():
         ({"transitions": [P, Q], "initial": 1}, "initial = 1 is not a state"),
         ({"transitions": [P, Q], "rewards": [1, 2]}, "one list of rewards for each of the 3 times"),
         ({"transitions": [P, Q], "rewards": [[1], [1, 2], [1, 2]]}, r"rewards\[2\] has shape \(2,\)"),
-        ({"transitions": [P, Q], "labels": [["a"], ["b", "c"], ["d", "d", "e"]]}, r"labels\[2\]\[1\]"),
+        ({"transitions": [P, Q], "names": [["a"], ["b", "c"], ["d", "d", "e"]]}, r"names\[2\]\[1\]"),
     ],
 )
 def test_what_is_refused(arguments, words):

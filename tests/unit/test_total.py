@@ -237,10 +237,13 @@ def test_start_at_the_end():
 
 def test_lumping_preserves_total_cost(tmp_path):
     rng = np.random.default_rng(3)
-    small, labels = absorbing(rng, 4), np.array([0, 1, 2, 3, 1, 2])
-    P = small[np.ix_(labels, labels)] / np.bincount(labels)[labels]
+    small, assignment = absorbing(rng, 4), np.array([0, 1, 2, 3, 1, 2])
+    P = small[np.ix_(assignment, assignment)] / np.bincount(assignment)[assignment]
     rewards = np.array([0.0, 0.3, 0.7, 1.0])
-    X, Y = db.MarkovChain(P, initial=4, rewards=rewards[labels]), db.MarkovChain(absorbing(rng, 3), rewards=[0, 0.2, 1])
+    X, Y = (
+        db.MarkovChain(P, initial=4, rewards=rewards[assignment]),
+        db.MarkovChain(absorbing(rng, 3), rewards=[0, 0.2, 1]),
+    )
     full, lumped = total(X, Y.with_initial(1)), total(X, Y.with_initial(1), lump=True)
     assert lumped.work["pairs"] < full.work["pairs"]
     assert max(full.lower, lumped.lower) <= min(full.upper, lumped.upper)
@@ -265,7 +268,7 @@ def test_infinite_and_ambiguous_totals_are_refused():
 
 
 def test_terminal_pairs_that_are_none_are_refused():
-    X = db.MarkovChain(walk(3), labels=["a", "b", "c"])
+    X = db.MarkovChain(walk(3), names=["a", "b", "c"])
     cases = {
         "shape": np.ones((2, 3), bool),
         "no pair": np.zeros((3, 3), bool),

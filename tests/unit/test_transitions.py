@@ -21,7 +21,7 @@ def test_repr_is_short():
     data = Transitions.from_trajectories([[0, 1, 2, 0]] * 100, states=3)
     assert repr(data) == "Transitions(300 transitions, 100 episodes, 3 states)"
     data = Transitions.from_trajectories([["a", "b", "a"]], weights=[2.0], lag=2)
-    assert repr(data) == "Transitions(1 transition, 1 episode, 2 states, lag 2, labels, weights)"
+    assert repr(data) == "Transitions(1 transition, 1 episode, 2 states, lag 2, names, weights)"
 
 
 # --- counting -----------------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ def test_shares_counted_by_hand():
     chain = pairs([0, 0, 0, 1, 1], [0, 1, 1, 0, 0])
     assert dense(chain) == pytest.approx(np.array([[1 / 3, 2 / 3], [1, 0]]), abs=1e-16)
     assert np.array_equal(chain.initial, [1, 0])
-    assert chain.labels is None
+    assert chain.names is None
     assert not chain.is_sparse
 
 
@@ -40,13 +40,13 @@ def test_shares_counted_by_hand():
     data=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.floats(0.1, 10)), min_size=1, max_size=40),
     kind=st.sampled_from(["numbers", "strings", "tuples", "array"]),
 )
-def test_any_labels_any_weights_as_counted_in_dictionaries(data, kind):
+def test_any_names_any_weights_as_counted_in_dictionaries(data, kind):
     s, s_next, w = map(list, zip(*(data + [(k, (k + 1) % 5, 1.0) for k in range(5)]), strict=True))
     name = {"strings": lambda k: f"s{k}", "tuples": lambda k: (k // 2, k % 2)}.get(kind, lambda k: k)
     a, b = [name(k) for k in s], [name(k) for k in s_next]
     chain = pairs(np.array(a) if kind == "array" else a, b, weights=w)
     assert dense(chain) == pytest.approx(counted(s, s_next, w, range(5)), abs=1e-14)
-    assert chain.labels == (None if kind in ("numbers", "array") else tuple(name(k) for k in range(5)))
+    assert chain.names == (None if kind in ("numbers", "array") else tuple(name(k) for k in range(5)))
 
 
 def test_trajectories_are_their_transitions():
@@ -133,7 +133,7 @@ def test_a_million_transitions_are_counted_without_a_loop_over_them():
 
 
 @pytest.mark.parametrize(
-    ("s", "s_next", "labels"),
+    ("s", "s_next", "names"),
     [
         (["b", "a"], ["a", "b"], ("a", "b")),
         ([-1, 0], [0, -1], (-1, 0)),
@@ -149,19 +149,19 @@ def test_a_million_transitions_are_counted_without_a_loop_over_them():
         ([np.int64(0), 1], [1, 0], None),
     ],
 )
-def test_what_is_a_number_and_what_a_label(s, s_next, labels):
+def test_what_is_a_number_and_what_a_name(s, s_next, names):
     chain = pairs(s, s_next)
-    assert chain.labels == labels
+    assert chain.names == names
     for a, b in zip(s, s_next, strict=True):
         assert dense(chain)[chain.index(a), chain.index(b)] == 1.0
 
 
 def test_states_fix_the_space_and_its_order():
     chain = pairs(["a", "b"], ["b", "a"], states=["b", "a"])
-    assert chain.labels == ("b", "a")
+    assert chain.names == ("b", "a")
     assert np.array_equal(chain.initial, [0, 1])  # a: the first state seen, whatever the order
     chain = pairs([10, 30], [30, 10], states=[30, 10])  # numbers that are names
-    assert chain.labels == (30, 10)
+    assert chain.names == (30, 10)
     assert np.array_equal(dense(chain), [[0, 1], [1, 0]])
     assert pairs([0, 1], [1, 0], states=4, unseen="self-loop").n_states == 4
 
@@ -254,9 +254,9 @@ def test_trajectories_are_not_the_keys_of_a_mapping(data):
 def test_dates_are_names_not_numbers():
     days = np.array(["2024-01-02", "2024-01-01"], dtype="M8[ns]")
     chain = pairs(days, days[::-1])
-    assert chain.labels == (days[1], days[0])
+    assert chain.names == (days[1], days[0])
     assert chain.index(days[0]) == 1
-    assert paths([days, days[::-1]]).labels == chain.labels
+    assert paths([days, days[::-1]]).names == chain.names
 
 
 # --- the start: where the episodes begin, else the first state seen -------------------------------------------
@@ -272,7 +272,7 @@ def test_pairs_start_in_the_first_state_seen():
 
 def test_what_is_dropped_is_no_start():
     chain = pairs(["z", "b", "a"], ["end", "a", "b"], unseen="drop")
-    assert chain.labels == ("a", "b")
+    assert chain.names == ("a", "b")
     assert np.array_equal(chain.initial, [0, 1])
 
 
@@ -335,7 +335,7 @@ def test_pairs_are_episodes_of_one_step():
     taken = data.take([2, 2, 1])
     assert np.array_equal(taken.weights, [3, 3, 2])
     assert np.array_equal(dense(taken.chain()), [[1, 0], [1, 0]])
-    assert taken.chain().labels == ("a", "b")
+    assert taken.chain().names == ("a", "b")
 
 
 @pytest.mark.parametrize("episodes", [[3], [-1], [], [[0]]])

@@ -21,7 +21,7 @@ def test_unseen_states_are_named_with_remedies():
     assert str(caught.value) == (
         "4 of 7 states have no outgoing transition: 2, 3, 4, 5; "
         'pass unseen="self-loop" (they are absorbing), "uniform" (anything can follow) or "drop" (leave them '
-        "out), or states=[...] if the numbers are labels"
+        "out), or states=[...] if the numbers are names"
     )
     with pytest.raises(InvalidData, match=re.escape("1 of 3 states have no outgoing transition: 'end';")):
         pairs(["a", "b"], ["b", "end"])
@@ -40,11 +40,11 @@ def test_self_loop_and_uniform():
 def test_drop_peels_until_closed_and_renormalizes():
     #  0 -> 1 (twice), 0 -> 2;  1 -> 0;  2 -> 3;  3 -> 4, which ends: 4, 3, 2 go
     chain = pairs([0, 0, 0, 1, 2, 3], [1, 1, 2, 0, 3, 4], unseen="drop")
-    assert chain.labels == (0, 1)
+    assert chain.names == (0, 1)
     assert np.array_equal(dense(chain), [[0, 1], [1, 0]])
     # a state before the cycle stays, gaps in the numbers close, and the numbers stay known
     chain = pairs([2, 7, 9], [7, 9, 7], unseen="drop", rewards=np.arange(10.0), initial=7)
-    assert chain.labels == (2, 7, 9)
+    assert chain.names == (2, 7, 9)
     assert np.array_equal(dense(chain), [[0, 1, 0], [0, 0, 1], [0, 1, 0]])
     assert np.array_equal(chain.rewards, [2, 7, 9])
     assert np.array_equal(chain.initial, [0, 1, 0])
@@ -71,7 +71,7 @@ def test_drop_keeps_what_peeling_keeps(edges):
             pairs(s, s_next, unseen="drop")
         return
     chain = pairs(s, s_next, unseen="drop")
-    assert chain.labels == tuple(kept)
+    assert chain.names == tuple(kept)
     inside = [(a, b) for a, b in edges if a in kept and b in kept]
     a, b = zip(*inside, strict=True)
     assert dense(chain) == pytest.approx(counted(a, b, np.ones(len(a)), kept), abs=1e-15)
@@ -88,7 +88,7 @@ def test_drop_is_fast_on_a_long_path():
 def test_drop_restricts_starts_and_rewards():
     data = [["a", "b", "a"], ["c", "end"], ["b", "a"]]
     chain = paths(data, unseen="drop", rewards={"a": 1, "b": 2, "c": 3, "end": 4})
-    assert chain.labels == ("a", "b")
+    assert chain.names == ("a", "b")
     assert np.array_equal(chain.initial, [0.5, 0.5])
     assert np.array_equal(chain.rewards, [1, 2])
     chain = paths(data, unseen="drop", initial=[0.25, 0.75, 0, 0])
@@ -111,8 +111,8 @@ def test_starts_of_weight_zero_say_nothing():
         paths([[0], [1]], weights=[0, 0], unseen="self-loop")
 
 
-def test_drop_always_labels_by_number():
-    assert pairs([0, 1], [1, 0], unseen="drop").labels == (0, 1)
+def test_drop_always_names_by_number():
+    assert pairs([0, 1], [1, 0], unseen="drop").names == (0, 1)
 
 
 def test_absurd_numbers_are_refused_and_not_allocated():
@@ -125,7 +125,7 @@ def test_absurd_numbers_are_refused_and_not_allocated():
     with pytest.raises(InvalidData, match=r'unseen="uniform" would fill 99999 rows with 100000 entries each'):
         pairs([0], [99_999], unseen="uniform")
     chain = pairs([0, far], [far, 0], unseen="drop")
-    assert chain.labels == (0, far)
+    assert chain.names == (0, far)
     assert pairs([0, far], [far, 0], states=[0, far]).n_states == 2
 
 

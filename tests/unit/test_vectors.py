@@ -34,7 +34,7 @@ def test_lumping_keeps_apart_what_one_number_would_merge():
     """A cycle of four that shows (0,0), (0,1), (0,0), (0,1): two classes; by its first number alone one."""
     P, seen = np.roll(np.eye(4), 1, axis=1), [[0, 0], [0, 1], [0, 0], [0, 1]]
     found = db.lump(db.MarkovChain(P, rewards=seen))
-    assert found.labels.tolist() == [0, 1, 0, 1]
+    assert found.assignment.tolist() == [0, 1, 0, 1]
     assert found.chain.rewards.tolist() == [[0, 0], [0, 1]]
     assert db.lump(db.MarkovChain(P, rewards=np.array(seen)[:, 0])).n_states == 1
 
@@ -47,7 +47,7 @@ def test_compression_finds_the_states_that_look_and_move_alike(model):
     X = db.MarkovChain(P, rewards=np.repeat(small.rewards, 2, axis=0))
     found = db.compress(X, n_states=4, rng=0, restarts=2, model=model)
     assert found.distance.upper <= 1e-6
-    assert (np.diff(found.labels.reshape(4, 2)) == 0).all()
+    assert (np.diff(found.assignment.reshape(4, 2)) == 0).all()
     again = db.aggregate(X, np.repeat(range(4), 2))
     assert again.distance.upper <= 1e-6
     assert np.allclose(again.chain.rewards, small.rewards)
@@ -80,7 +80,7 @@ def test_compression_is_no_farther_than_its_starts():
     X = chains()[0]
     start = db.compress(X, 2, restarts=6, rng=1).chain
     limit = db.distance(X, start).value + 1e-7
-    for options in ({"max_steps": 0}, {}, {"model": "aggregate"}):
+    for options in ({"max_iterations": 0}, {}, {"model": "aggregate"}):
         assert db.compress(X, 2, restarts=1, starts=[start], **options).distance.value <= limit
 
 
@@ -130,7 +130,7 @@ def test_compression_to_other_rates_tells_so(d):
     X = db.MarkovChain(P, initial=[0.25] * 4, rewards=np.outer(range(4), np.ones(d)))
     with pytest.warns(UserWarning, match="The slowest timescale of the small chain"):
         found = db.compress(X, n_states=2, rng=0, restarts=1)
-    classes = np.eye(2)[found.labels]
+    classes = np.eye(2)[found.assignment]
     share = classes * X.occupancy(0.95)[:, None]
     assert np.allclose(found.averaged.transition, (share.T @ P @ classes) / share.sum(axis=0)[:, None], atol=1e-9)
     assert np.array_equal(found.averaged.rewards, found.chain.rewards)

@@ -75,7 +75,7 @@ Rewards = Annotated[
 Initial = Annotated[
     str | None,
     typer.Option(
-        help="Initial state: a label or an index (default: that of the file; for edges and transitions, the first row)",
+        help="Initial state: a name or an index (default: that of the file; for edges and transitions, the first row)",
         show_default=False,
     ),
 ]
@@ -230,7 +230,7 @@ def command_line_message(message: str, command: Callable[..., Any], arguments: M
 def with_option_names(message: str, options: Mapping[str, str]) -> str:
     """Replace the library's arguments in a message by the options that set them.
 
-    An argument is recognized in an assignment (``tol=1e-8``), in phrases such as ``tol is -1``, ``raise steps`` or
+    An argument is recognized in an assignment (``tol=1e-8``), in phrases such as ``tol is -1``, ``raise tol`` or
     ``omit tol``, and anywhere if it is not an English word (``max_iterations``).
     """
     for name, option in options.items():
@@ -325,8 +325,8 @@ def read_rewards_of(path: Path, rewards: Path | None) -> Any:
 
 
 def read_state(chain: Any, text: str) -> Any:
-    """Return a label unchanged; parse anything else as a Python number, tuple or list of probabilities."""
-    if text in (first_labels(chain) or ()):
+    """Return a name unchanged; parse anything else as a Python number, tuple or list of probabilities."""
+    if text in (first_names(chain) or ()):
         return text
     try:
         return literal_eval(text)
@@ -539,7 +539,7 @@ def is_interactive() -> bool:
 
 
 def console() -> Console:
-    """Return a console for standard output that prints labels and file names without markup."""
+    """Return a console for standard output that prints names and file names without markup."""
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False)
@@ -565,20 +565,20 @@ def columns(*names: str) -> Table:
     return Table(*names, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
-def first_labels(process: Any) -> Any:
-    """Return the labels of the states (for a timed chain, at time 0), or None."""
-    return process.labels[0] if process.labels and hasattr(process, "n_steps") else process.labels
+def first_names(process: Any) -> Any:
+    """Return the names of the states (for a timed chain, at time 0), or None."""
+    return process.names[0] if process.names and hasattr(process, "n_steps") else process.names
 
 
 def state_names(chain: Any, states: Iterable[Any]) -> list[Any]:
-    """Return the labels of the first few states, as JSON values."""
-    names = first_labels(chain)
-    labels = (int(k) if names is None else names[k] for k, _ in zip(states, range(SHOWN), strict=False))
-    return [label if isinstance(label, (str, int)) else repr(label) for label in labels]
+    """Return the names of the first few states, as JSON values."""
+    names = first_names(chain)
+    shown = (int(k) if names is None else names[k] for k, _ in zip(states, range(SHOWN), strict=False))
+    return [name if isinstance(name, (str, int)) else repr(name) for name in shown]
 
 
 def start_names(chain: Any) -> list[Any]:
-    """Return the labels of the first few possible initial states."""
+    """Return the names of the first few possible initial states."""
     return state_names(chain, chain.initial.nonzero()[0])
 
 
@@ -670,7 +670,7 @@ def emit_model(result: Any, facts: Report, seconds: float, *, as_json: bool, out
         "distance": f"{d.value:.6g}",
         "certified": f"{d.lower:.10g} ≤ d ≤ {d.upper:.10g}",
         "status": report["status"],
-        "took": f"{report['iterations']} steps, {seconds:.3g} s",
+        "took": f"{report['iterations']} iterations, {seconds:.3g} s",
     }
     rest = [name for name in report if name not in {"lower", "upper", "seconds", "iterations", *lines}]
     emit(report, sheet(lines | {name.replace("_", " "): _short(report[name]) for name in rest}), as_json=as_json,

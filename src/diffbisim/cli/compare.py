@@ -11,6 +11,7 @@ import typer
 
 from diffbisim.cli import common as cli
 from diffbisim.cli.estimate import estimate_report, on_the_same_states, read_both, read_sides
+from diffbisim.common.checks import check_probability
 from diffbisim.common.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -25,13 +26,15 @@ def compare(
     ],
     cost: cli.Cost = "reward",
     discount: cli.Discount = 0.95,
-    confidence: Annotated[float, typer.Option(help="One minus the probability of a false positive")] = 0.95,
+    alpha: Annotated[
+        float, typer.Option(help="Level of the test; the interval of two groups has the confidence 1 - alpha")
+    ] = 0.05,
     permutations: cli.Permutations = 999,
     replicates: cli.Replicates = 200,
     initial: Annotated[
         str | None,
         typer.Option(
-            help="Initial distribution: first, pooled, empirical, stationary, or a state (label or index)",
+            help="Initial distribution: first, pooled, empirical, stationary, or a state (name or index)",
             show_default=False,
         ),
     ] = None,
@@ -58,14 +61,15 @@ def compare(
     import diffbisim as db
 
     cli.check_output(output, ".json")
+    confidence = 1 - check_probability(alpha, "alpha")
     events = cli.Events(
         id_column, time_column, state_column, session_gap, group_column, missing, end, every, cluster, strata,
         duplicates,
     )  # fmt: skip
     began = time.perf_counter()
     options: dict[str, Any] = {
-        "discount": discount, "unseen": cast(Any, unseen), "confidence": confidence, "permutations": permutations,
-        "rng": rng, "progress": cli.is_interactive(),
+        "discount": discount, "unseen": cast(Any, unseen), "permutations": permutations, "rng": rng,
+        "progress": cli.is_interactive(),
     }  # fmt: skip
     groups = _read_groups(files, events)
     if groups is None or len(groups) == 2:
@@ -73,7 +77,14 @@ def compare(
         (x, y), given, start = read_both(pair, sides, (rewards, None), (initial, initial), cost)
         with cli.warnings_as_notes(compare):
             found = db.estimate(
-                x, y, cli.read_cost(cost), rewards=given, initial=start, replicates=replicates, **options
+                x,
+                y,
+                cli.read_cost(cost),
+                rewards=given,
+                initial=start,
+                replicates=replicates,
+                confidence=confidence,
+                **options,
             )
         report = estimate_report(found, pair, cost, rng, time.perf_counter() - began)
         parts = found.contributions()
@@ -87,14 +98,14 @@ def compare(
         raise InvalidArgument("the groups have no rewards; give --rewards FILE, or use --cost indicator")
     state = None if initial is None else cli.read_state(next(iter(groups.values())), initial)
     with cli.warnings_as_notes(compare):
-        several = db.compare(groups, cli.read_cost(cost), rewards=own, initial=state, **options)
+        several = db.compare(groups, cli.read_cost(cost), rewards=own, initial=state, alpha=alpha, **options)
     report = {
         "groups": [str(name) for name in groups],
         "p_value": several.p_value,
         "conclusion": several.conclusion,
         "pairs": _plain(several.records()),
         "assumed": list(several.assumed),
-        "confidence": confidence,
+        "alpha": alpha,
         "permutations": permutations,
         "cost": cost,
         "discount": discount,
@@ -151,7 +162,7 @@ def _read_pair(
 
 
 def _plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Convert records to JSON values: labels become strings, and infinite numbers too."""
+    """Convert records to JSON values: names become strings, and infinite numbers too."""
     return [
         {k: v if isinstance(v, (str, int, bool)) or (isinstance(v, float) and abs(v) < float("inf")) else repr(v)
          for k, v in record.items()}

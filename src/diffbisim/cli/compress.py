@@ -52,7 +52,7 @@ def compress(
     slow = [[t if math.isfinite(t) else None for t in row] for row in result.implied_timescales.tolist()]
     facts = {
         "file": str(file), "n_states": chain.n_states, "small_states": n_states, "seed": rng,
-        "start": cli.start_names(chain), "labels": result.labels.tolist(), "used": result.used,
+        "start": cli.start_names(chain), "assignment": result.assignment.tolist(), "used": result.used,
         "model": result.model, "lag": result.lag, "timescales": slow[0], "small_timescales": slow[1],
     }  # fmt: skip
     if result.residual is not None:

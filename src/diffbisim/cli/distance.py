@@ -84,16 +84,16 @@ def distance(
         cli.need_rewards(x, a, "--rewards-a")
         cli.need_rewards(y, b, "--rewards-b")
     began = time.perf_counter()
-    sampled = solver == "somcot"
-    options: dict[str, Any] = {"steps": max_iterations, "rng": rng} if sampled else {"max_iterations": max_iterations}
-    with cli.naming_options(**({"steps": "--max-iterations"} if sampled else {})):
-        options |= {"time_limit": time_limit, "cluster": cluster, "checkpoint": checkpoint}
-        chosen = _solver(solver, tol, options)
-        arguments = {
-            "cost": cli.read_cost(cost), "discount": discount, "criterion": criterion, "horizon": horizon,
-            "weights": cli.read_weights(weights), "actions": actions, "lump": lump,
-        }  # fmt: skip
-        result = _solve((x, y), chosen, arguments)
+    options: dict[str, Any] = {
+        "max_iterations": max_iterations, **({"rng": rng} if solver == "somcot" else {}),
+        "time_limit": time_limit, "cluster": cluster, "checkpoint": checkpoint,
+    }  # fmt: skip
+    chosen = _solver(solver, tol, options)
+    arguments = {
+        "cost": cli.read_cost(cost), "discount": discount, "criterion": criterion, "horizon": horizon,
+        "weights": cli.read_weights(weights), "actions": actions, "lump": lump,
+    }  # fmt: skip
+    result = _solve((x, y), chosen, arguments)
     guesses = [str(path) for path, initial in ((a, initial_a), (b, initial_b)) if cli.start_is_a_guess(path, initial)]
     if guesses and _starts(x) != _starts(y):
         names = " and ".join(dict.fromkeys(guesses))
@@ -163,7 +163,7 @@ def _solve(chains: tuple[Any, Any], solver: Any, arguments: Mapping[str, Any]) -
 
 
 def _starts(chain: Any) -> set[Any]:
-    names = cli.first_labels(chain)
+    names = cli.first_names(chain)
     return {int(k) if names is None else names[k] for k in chain.initial.nonzero()[0]}
 
 

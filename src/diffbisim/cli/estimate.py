@@ -160,9 +160,9 @@ def read_both(
             if known[k]:
                 sides[k] = side if rule else side.with_initial(starts[k])
                 continue
-            state_rewards(side._with_end_reward(given[k]), side.n_states, side.labels)
+            state_rewards(side._with_end_reward(given[k]), side.n_states, side.names)
             if not rule:
-                start_distribution(starts[k], side.n_states, {label: i for i, label in enumerate(side.labels or ())})
+                start_distribution(starts[k], side.n_states, {name: i for i, name in enumerate(side.names or ())})
     return sides, given, (starts[0], starts[1])
 
 
@@ -170,21 +170,21 @@ def on_the_same_states(data: Sequence[Any]) -> list[Any]:
     """Return datasets on the union of their states."""
     import numpy as np
 
-    if all(side.labels is None for side in data):
+    if all(side.names is None for side in data):
         return [replace(side, n_states=max(one.n_states for one in data)) for side in data]
     ends = list(dict.fromkeys(side.end for side in data if side.end is not None))
-    known = {side.name(k) for side in data for k in range(side.n_states)} - set(ends)
+    known = {side.name_of(k) for side in data for k in range(side.n_states)} - set(ends)
     numbered = all(isinstance(name, int) for name in known)
     names = [*sorted(known, key=None if numbered else str), *ends]
     number = {name: k for k, name in enumerate(names)}
     sides = []
     for side in data:
-        new = np.array([number[side.name(k)] for k in range(side.n_states)], dtype=np.int64)
+        new = np.array([number[side.name_of(k)] for k in range(side.n_states)], dtype=np.int64)
         moved = {
             part: new[getattr(side, part)]
             for part in ("states", "next_states", "starts")
             if getattr(side, part) is not None
         }
         first = None if side.first is None else int(new[side.first])
-        sides.append(replace(side, n_states=len(names), labels=tuple(names), first=first, **moved))
+        sides.append(replace(side, n_states=len(names), names=tuple(names), first=first, **moved))
     return sides

@@ -22,7 +22,7 @@ def fit(
     discount: cli.Discount = 0.95,
     criterion: cli.Criterion = "discounted",
     horizon: cli.Horizon = None,
-    steps: Annotated[int, typer.Option(help="Maximum number of steps")] = 200,
+    max_iterations: Annotated[int, typer.Option(help="Maximum number of iterations")] = 200,
     tol: Annotated[float, typer.Option(help="Target distance, relative to the largest cost")] = 1e-8,
     rewards: cli.Rewards = None,
     unseen: cli.Unseen = "error",
@@ -49,8 +49,8 @@ def fit(
     model = kernels.Softmax(chain.n_states, rng=rng) if kernel == "full" else kernels.MaskedSoftmax(chain, rng=rng)
     began = time.perf_counter()
     result = diffbisim.fit(
-        chain, model, cost, discount, criterion=criterion, horizon=horizon, steps=steps, tol=tol, checkpoint=checkpoint,
-        progress=cli.is_interactive(),
+        chain, model, cost, discount, criterion=criterion, horizon=horizon, max_iterations=max_iterations, tol=tol,
+        checkpoint=checkpoint, progress=cli.is_interactive(),
     )  # fmt: skip
     facts = {
         "file": str(file), "n_states": chain.n_states, "kernel": kernel, "cost": cost, "start": cli.start_names(chain),

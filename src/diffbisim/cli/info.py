@@ -51,9 +51,9 @@ def _start_source(path: Path, initial: str | None) -> str:
     if extension(path) in (".csv", ".tsv"):
         return "the first row; set another with --initial" if cli.start_is_a_guess(path, None) else "starts of episodes"
     if cli.suffix(path) == ".tra":
-        labels = path.with_suffix(".lab")
-        labeled = labels.exists() and len(read_prism_labels(labels).get("init", ())) > 0
-        return f"init in {labels.name}" if labeled else "no state is labeled init; set another with --initial"
+        file = path.with_suffix(".lab")
+        known = file.exists() and len(read_prism_labels(file).get("init", ())) > 0
+        return f"init in {file.name}" if known else "no state is labeled init; set another with --initial"
     return "starts of episodes" if extension(path) == ".xes" else "stored in the file"
 
 
@@ -74,7 +74,7 @@ def _report(process: Any, file: Path, start_from: str) -> cli.Report:
         "sparse": process.is_sparse,
         "start": {"n_states": start.size, "states": cli.state_names(process, start), "from": start_from},
         "rewards": None if r is None else {"least": r.min(), "most": r.max(), "distinct": len(np.unique(r, axis=0))},
-        "labels": None if process.labels is None else cli.state_names(process, range(process.n_states)),
+        "names": None if process.names is None else cli.state_names(process, range(process.n_states)),
         "lumps_to": {"n_classes": lumping.n_states, "residual": lumping.residual},
     }
     return report | (_of_mdp(process) if isinstance(process, MDP) else _of_chain(process))
@@ -112,7 +112,7 @@ def _table(report: cli.Report) -> Table:
         **({"lag": f"{report['lag']:g}"} if "lag" in report else {}),
         "start": f"{cli.listed(start['states'], start['n_states'])} ({start['from']})",
         "rewards": _rewards_line(report),
-        "labels": "none" if report["labels"] is None else cli.listed(report["labels"], n),
+        "names": "none" if report["names"] is None else cli.listed(report["names"], n),
         **_companion_lines(report),
         **_structure_lines(report),
         "lumps to": f"{lumps['n_classes']:,} of {n:,} states{bare}",

@@ -51,7 +51,7 @@ def lump(
         "file": str(file),
         "n_states": n,
         "n_classes": k,
-        "labels": lumping.labels.tolist(),
+        "assignment": lumping.assignment.tolist(),
         "residual": lumping.residual,
         "reward_residual": lumping.reward_residual,
     }

@@ -4,7 +4,7 @@ Input is validated once, when an object is constructed; all other code trusts it
 with ``P[x, x'] >= 0`` and rows that sum to one; an initial distribution ``ν0`` is one such row. Both are stored in
 float64 and made read-only. A row sum that differs from one by no more than rounding in the source's precision (1e-8;
 1e-5 for float32, 1e-3 for float16, 8e-3 for bfloat16) is normalized; any larger deviation raises an error that names
-the argument, the row, the value and the remedy. Labeled input is aligned by name (names.py).
+the argument, the row, the value and the remedy. Named input is aligned by name (names.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from diffbisim.common.errors import DiffbisimError, InvalidArgument, InvalidChain
-from diffbisim.common.names import Labels, entries_and_names, find_state, in_order, refuse_labeled_rows
+from diffbisim.common.names import Names, entries_and_names, find_state, in_order, refuse_named_rows
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -209,13 +209,13 @@ def _first(bad: Any) -> str:
 # --- kernels and policies -----------------------------------------------------------------------------------------
 
 
-def stochastic_matrix(value: Any, *, name: str = "transition", labels: Sequence[Hashable] | None = None) -> Matrix:
+def stochastic_matrix(value: Any, *, name: str = "transition", names: Sequence[Hashable] | None = None) -> Matrix:
     """Return a read-only (n, n) row-stochastic copy of ``value``: C-contiguous, or sorted CSR without zeros."""
-    return stochastic_rows(value, square=True, name=name, labels=labels)
+    return stochastic_rows(value, square=True, name=name, names=names)
 
 
 def stochastic_rows(
-    value: Any, *, name: str, labels: Sequence[Hashable] | None = None, square: bool = False, off: float | None = None
+    value: Any, *, name: str, names: Sequence[Hashable] | None = None, square: bool = False, off: float | None = None
 ) -> Matrix:
     """Return a read-only row-stochastic copy of a kernel (n, m) from one state space to another.
 
@@ -229,26 +229,26 @@ def stochastic_rows(
         raise InvalidChain(f"{name} has shape {matrix.shape}; it must be square, (n_states, n_states)")
     if matrix.ndim != 2:
         raise InvalidChain(f"{name} has shape {matrix.shape}; it must be a table, (states now, states next)")
-    return _stochastic(matrix, tolerance, name, labels)
+    return _stochastic(matrix, tolerance, name, names)
 
 
 def policy_table(
     policy: Any,
     shape: tuple[int, int],
     *,
-    labels: Sequence[Hashable] | None = None,
+    names: Sequence[Hashable] | None = None,
     actions: Sequence[Hashable] | None = None,
 ) -> Floats:
     """Return a policy as (n, n_actions) probabilities; (n,) integers mean one action per state."""
-    refuse_labeled_rows(policy, "policy")
-    axes = [range(shape[0]) if labels is None else labels, range(shape[1]) if actions is None else actions]
+    refuse_named_rows(policy, "policy")
+    axes = [range(shape[0]) if names is None else names, range(shape[1]) if actions is None else actions]
     policy = in_order(policy, axes[: len(entries_and_names(policy)[1])], "policy", of=("state", "action"))
     array = np.asarray(without_bfloat16(policy))
     if array.ndim != 1:
         table, tolerance = _as_floats(policy, "policy")
         if not isinstance(table, np.ndarray) or table.shape != shape:
             raise InvalidChain(f"policy has shape {table.shape}; expected a dense array of shape {shape}")
-        return np.asarray(_stochastic(table, tolerance, "policy", labels))
+        return np.asarray(_stochastic(table, tolerance, "policy", names))
     if array.shape != shape[:1] or array.dtype.kind not in "iu":
         raise InvalidChain(
             f"policy has shape {array.shape} and type {array.dtype}; expected {shape} probabilities, "
@@ -291,21 +291,21 @@ def rounding_of(dtype: Any) -> float:
     return {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}.get(name, 1e-8)
 
 
-def _stochastic(matrix: Matrix, tolerance: float, name: str, labels: Sequence[Hashable] | None) -> Matrix:
+def _stochastic(matrix: Matrix, tolerance: float, name: str, names: Sequence[Hashable] | None) -> Matrix:
     """Check entries and row sums, clip, normalize and freeze, in place."""
     entries = matrix if isinstance(matrix, np.ndarray) else matrix.data
     lowest = entries.min(initial=0.0)  # NaN if any entry is NaN
     if not (lowest >= -NEGATIVE and entries.max(initial=0.0) < np.inf):
-        _refuse_entry(matrix, entries, name, labels)
+        _refuse_entry(matrix, entries, name, names)
     np.maximum(entries, 0.0, out=entries)
     if not isinstance(matrix, np.ndarray):
         matrix.eliminate_zeros()
         matrix.sort_indices()
-    _normalize_rows(matrix, tolerance, name, labels)
+    _normalize_rows(matrix, tolerance, name, names)
     return freeze(matrix)
 
 
-def _refuse_entry(matrix: Matrix, entries: Floats, name: str, labels: Sequence[Hashable] | None) -> None:
+def _refuse_entry(matrix: Matrix, entries: Floats, name: str, names: Sequence[Hashable] | None) -> None:
     """Raise an error for the first entry that is negative or not finite."""
     k = int(np.argmax(~np.isfinite(entries) | (entries < -NEGATIVE)))
     if isinstance(matrix, np.ndarray):
@@ -314,11 +314,11 @@ def _refuse_entry(matrix: Matrix, entries: Floats, name: str, labels: Sequence[H
         row, column = int(np.searchsorted(matrix.indptr, k, side="right")) - 1, int(matrix.indices[k])
     entry = entries.flat[k]
     fault = f"is {entry:g}, negative" if np.isfinite(entry) else f"is {entry}, not a finite number"
-    where = f"entry ({row}, {column}){_label(row, labels)}"
+    where = f"entry ({row}, {column}){_state_of(row, names)}"
     raise InvalidChain(f"{name}: {where} {fault}; probabilities lie between 0 and 1")
 
 
-def _normalize_rows(matrix: Matrix, tolerance: float, name: str, labels: Sequence[Hashable] | None) -> None:
+def _normalize_rows(matrix: Matrix, tolerance: float, name: str, names: Sequence[Hashable] | None) -> None:
     """Check that every row sums to one and divide by the sums, in place."""
     sums = np.asarray(matrix.sum(axis=1), dtype=np.float64)
     off = np.abs(sums - 1.0)
@@ -330,7 +330,7 @@ def _normalize_rows(matrix: Matrix, tolerance: float, name: str, labels: Sequenc
         elif matrix.shape[0] == matrix.shape[1] and np.allclose(matrix.sum(axis=0), 1.0, rtol=0.0, atol=tolerance):
             remedy = "the columns sum to one: pass the transpose"
         raise InvalidChain(
-            f"{name}: row {row}{_label(row, labels)} sums to {sums[row]:.10g}, {_how_far(sums[row])}; {remedy}"
+            f"{name}: row {row}{_state_of(row, names)} sums to {sums[row]:.10g}, {_how_far(sums[row])}; {remedy}"
         )
     if off.max() > ROUNDED:
         sums[off <= ROUNDED] = 1.0
@@ -344,8 +344,8 @@ def _how_far(total: float) -> str:
     return f"{abs(total - 1.0):.3g} {'below' if total < 1.0 else 'above'} one"
 
 
-def _label(row: int, labels: Sequence[Hashable] | None) -> str:
-    return f" (label {labels[row]!r})" if labels is not None and row < len(labels) else ""
+def _state_of(row: int, names: Sequence[Hashable] | None) -> str:
+    return f" (state {names[row]!r})" if names is not None and row < len(names) else ""
 
 
 # --- initial distributions and rewards ----------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def distribution(value: Any, n: int, *, name: str = "initial") -> Floats:
 
 
 def start_distribution(value: Any, n: int, numbers: Mapping[Hashable, int]) -> Floats:
-    """Return the (n,) initial distribution from a state (label or index) or from a distribution.
+    """Return the (n,) initial distribution from a state (name or index) or from a distribution.
 
     A mapping or Series may omit states of probability zero.
     """
@@ -378,19 +378,19 @@ def start_distribution(value: Any, n: int, numbers: Mapping[Hashable, int]) -> F
         return freeze(point)
     value = in_order(value, [list(numbers) or range(n)], "initial", rest=0.0)
     if np.ndim(value) == 0 or (isinstance(value, tuple) and len(value) != n):
-        known = "a label, an index" if numbers else "an index"
+        known = "a name, an index" if numbers else "an index"
         raise InvalidChain(f"initial = {value!r} is not a state; give {known} from 0 to {n - 1}, or a distribution")
     return distribution(value, n)
 
 
-def state_rewards(value: Any, n: int, labels: Labels | None, vectors: bool = False) -> Floats | None:
-    """Return the (n,) rewards from one number per state, or from a mapping or Series keyed by label (else index).
+def state_rewards(value: Any, n: int, names: Names | None, vectors: bool = False) -> Floats | None:
+    """Return the (n,) rewards from one number per state, or from a mapping or Series keyed by name (else index).
 
     With ``vectors=True``, (n, d) rewards, one vector per state, are accepted too.
     """
     if value is None:
         return None
-    value = in_order(value, [range(n) if labels is None else labels], "rewards")
+    value = in_order(value, [range(n) if names is None else names], "rewards")
     if vectors and isinstance(value, np.ndarray) and value.dtype == object:  # values of a mapping to vectors
         value = value.tolist()
     if vectors and _is_table(value) and len(value[0]):

@@ -21,7 +21,7 @@ class InvalidArgument(DiffbisimError, ValueError):
 
 
 class InvalidChain(DiffbisimError, ValueError):
-    """The transition matrix, initial distribution, rewards or labels do not define a Markov chain (or an MDP)."""
+    """The transition matrix, initial distribution, rewards or names do not define a Markov chain (or an MDP)."""
 
 
 class InvalidCost(DiffbisimError, ValueError):

@@ -1,4 +1,4 @@
-"""Alignment of labeled input by name.
+"""Alignment of named input by name.
 
 **Names take precedence over positions.** A mapping, a pandas Series or DataFrame, a polars frame or an xarray DataArray
 names its entries; it is reordered to match the states, and names that do not match are an error. The default index
@@ -18,7 +18,7 @@ import numpy as np
 
 from diffbisim.common.errors import DiffbisimError, InvalidChain
 
-Labels = tuple[Hashable, ...]
+Names = tuple[Hashable, ...]
 AxisNames = list[Hashable] | None  # None for an axis without names
 
 #: Libraries that are recognized, in this order: a pomegranate model is also a torch module.
@@ -30,7 +30,7 @@ LIBRARIES = ("pandas", "polars", "xarray", "networkx", "deeptime", "hmmlearn", "
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-# --- labeled tables -----------------------------------------------------------------------------------------------
+# --- named tables -------------------------------------------------------------------------------------------------
 
 
 def library(value: Any) -> str:
@@ -51,7 +51,7 @@ def is_frame(value: Any) -> bool:
 
 
 def axis_names(value: Any) -> list[AxisNames]:
-    """Return the names along each axis of a labeled vector or table; [] for anything else."""
+    """Return the names along each axis of a named vector or table; [] for anything else."""
     source = library(value)
     if source == "pandas" and hasattr(value, "index"):
         return [_index_names(getattr(value, axis)) for axis in ("index", "columns") if hasattr(value, axis)]
@@ -72,7 +72,7 @@ def _index_names(index: Any) -> AxisNames:
 
 
 def entries_and_names(value: Any) -> tuple[Any, list[AxisNames]]:
-    """Return the entries of a mapping or labeled table and the names along each axis; otherwise (value, [])."""
+    """Return the entries of a mapping or named table and the names along each axis; otherwise (value, [])."""
     if isinstance(value, Mapping):
         return np.fromiter(value.values(), dtype=object, count=len(value)), [list(value)]
     axes = axis_names(value)
@@ -88,7 +88,7 @@ def positions(
     error: type[DiffbisimError] = InvalidChain,
     partial: bool = False,
 ) -> list[int] | None:
-    """Return the position of each of the ``states`` (labels, or a range) among the ``names``.
+    """Return the position of each of the ``states`` (names, or a range) among the ``names``.
 
     An axis without names (``names=None``) is treated as named 0 … n-1 if these are the states; otherwise the result is
     None, meaning that entries are matched by position. With ``partial=True`` states that are not named get -1 instead
@@ -103,9 +103,9 @@ def positions(
     if extra := [name for name in given if name not in known]:
         if names is None:
             return None
-        labels = "there are no labels" if isinstance(states, range) else f"the labels are {few(states)}"
+        listed = "there are no names" if isinstance(states, range) else f"the names are {few(states)}"
         raise error(
-            f"{what} names {extra[0]!r}, which is not a known {of} ({labels}); correct the name, or pass a bare array "
+            f"{what} names {extra[0]!r}, which is not a known {of} ({listed}); correct the name, or pass a bare array "
             "to match by position"
         )
     order = [at.get(name, -1) for name in states]
@@ -118,7 +118,7 @@ def in_order(
     value: Any, states: Sequence[Sequence[Hashable]], name: str, *, of: Sequence[str] = ("state", "state"),
     error: type[DiffbisimError] = InvalidChain, rest: float | None = None,
 ) -> Any:  # fmt: skip
-    """Return a mapping or labeled table as an array in the order of the states; anything else unchanged.
+    """Return a mapping or named table as an array in the order of the states; anything else unchanged.
 
     ``states[k]`` are the names along axis k, or a range if there are none, and ``of[k]`` says what they are ("state" or
     "action"). States that are not named get the value ``rest``; with ``rest=None`` they are an error.
@@ -138,19 +138,19 @@ def in_order(
 
 
 def kernel_in_order(
-    value: Any, labels: Sequence[Hashable] | None, name: str = "transition"
+    value: Any, names: Sequence[Hashable] | None, name: str = "transition"
 ) -> tuple[Any, Sequence[Hashable] | None]:
-    """Return the table of a kernel and its labels, in the order of ``labels`` if given, else of its rows.
+    """Return the table of a kernel and its names, in the order of ``names`` if given, else of its rows.
 
-    Rows and columns must name the same states. If only one of them is named, ``labels`` must name the other.
+    Rows and columns must name the same states. If only one of them is named, ``names`` must name the other.
     """
-    refuse_labeled_rows(value, name)
+    refuse_named_rows(value, name)
     found = axis_names(value)
     shape = tuple(getattr(value, "shape", ()))
     if found == [None, None] or len(found) != 2 or len(shape) != 2 or shape[0] != shape[1]:
-        return (np.asarray(value) if found else value), labels
-    if labels is not None:
-        return in_order(value, (labels, labels), name), labels
+        return (np.asarray(value) if found else value), names
+    if names is not None:
+        return in_order(value, (names, names), name), names
     numbers = list(range(shape[0]))
     rows, columns = (numbers if axis is None else axis for axis in found)
     if len(set(rows)) == len(rows) and set(rows) != set(columns):
@@ -158,7 +158,7 @@ def kernel_in_order(
             named, other = ("columns", "rows") if found[0] is None else ("rows", "columns")
             raise InvalidChain(
                 f"{name} names its {named} ({few(columns if found[0] is None else rows)}) but not its {other}; "
-                f"pass labels=[...] in the order of its {other}, or the bare array (.to_numpy())"
+                f"pass names=[...] in the order of its {other}, or the bare array (.to_numpy())"
             )
         odd = next(((a, "row", "column") for a in rows if a not in set(columns)), None)
         odd = odd or next((b, "column", "row") for b in columns if b not in set(rows))
@@ -166,10 +166,10 @@ def kernel_in_order(
     return in_order(value, (rows, rows), name), None if rows == numbers else rows
 
 
-def refuse_labeled_rows(value: Any, name: str) -> None:
+def refuse_named_rows(value: Any, name: str) -> None:
     """Raise for a list of Series, each of which may have its own order."""
     if isinstance(value, (list, tuple)) and any(names is not None for row in value for names in axis_names(row)):
-        raise InvalidChain(f"{name} is a list of labeled rows; combine them into one table: pandas.DataFrame(rows)")
+        raise InvalidChain(f"{name} is a list of named rows; combine them into one table: pandas.DataFrame(rows)")
 
 
 # --- lists of names -----------------------------------------------------------------------------------------------
@@ -188,16 +188,16 @@ def ordered_names(names: Any, what: str) -> list[Any] | None:
         raise InvalidChain(f"{what} is {names!r}; give a list of names, in the order of the states") from None
 
 
-def _text(label: Any) -> str:
-    """Return the text in a label: a string, or those in a tuple."""
-    return label if isinstance(label, str) else "".join(map(_text, label)) if isinstance(label, tuple) else ""
+def _text(item: Any) -> str:
+    """Return the text in a name: a string, or those in a tuple."""
+    return item if isinstance(item, str) else "".join(map(_text, item)) if isinstance(item, tuple) else ""
 
 
-def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "state") -> Labels | None:
-    """Return ``labels`` as a tuple of n distinct hashables (numpy scalars become Python scalars), or None."""
-    if labels is None:
+def distinct_names(names: Any, n: int, *, name: str = "names", per: str = "state") -> Names | None:
+    """Return ``names`` as a tuple of n distinct hashables (numpy scalars become Python scalars), or None."""
+    if names is None:
         return None
-    items = list(map(python_scalar, ordered_names(labels, name) or ()))
+    items = list(map(python_scalar, ordered_names(names, name) or ()))
     if len(items) != n:
         raise InvalidChain(f"{name} has {len(items)} entries for {n} {per}s; give one per {per}")
     first: dict[Hashable, int] = {}
@@ -219,7 +219,7 @@ def distinct_labels(labels: Any, n: int, *, name: str = "labels", per: str = "st
 
 
 def find_state(state: Any, n: int, numbers: Mapping[Hashable, int]) -> int | None:
-    """Return the index of a state given by label (looked up first) or by index; None if it is neither."""
+    """Return the index of a state given by name (looked up first) or by index; None if it is neither."""
     if isinstance(state, Hashable):
         try:
             if (found := numbers.get(state)) is not None:

@@ -179,7 +179,7 @@ def constant_cost(problem: Any, cost: Any) -> str:
         return ""
     if sum(table.size for table in tables) == 1:
         return ""
-    why = "no state of X is a state of Y (by label)" if cost == "indicator" else "all rewards of X and of Y are equal"
+    why = "no state of X is a state of Y (by name)" if cost == "indicator" else "all rewards of X and of Y are equal"
     if cost != "indicator" and first:
         why = "the rewards of X are all equal, and so are those of Y"
     return (

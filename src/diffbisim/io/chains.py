@@ -154,7 +154,7 @@ def read_transitions(
         A table of transitions or trajectories (.csv, .tsv), a table of events (also .gz of these, .parquet, .arrow,
         .feather), or an XES log (.xes, .xes.gz).
     states : int or list, default=None
-        The number of states, or their labels, as for :meth:`MarkovChain.from_transitions`.
+        The number of states, or their names, as for :meth:`MarkovChain.from_transitions`.
     id, time, state, gap, group, missing, every, cluster, strata, duplicates : as for :meth:`Transitions.from_frame`
         For tables of events, which need ``state``; an XES log needs none of them.
     end : hashable or None, default="auto"
@@ -192,7 +192,7 @@ def write_chain(chain: MarkovChain | TimedChain, path: str | Path, format: str |
     Warns
     -----
     InputWarning
-        If the format cannot store a part of the chain: rewards, labels, lag, initial distribution.
+        If the format cannot store a part of the chain: rewards, names, lag, initial distribution.
     """
     kind = _format(path, format)
     if isinstance(chain, TimedChain) and kind == "npz":
@@ -217,7 +217,7 @@ def not_stored(chain: MarkovChain, kind: str) -> list[str]:
     """Return what a format ("csv", "npz", "prism") cannot store of a chain."""
     if kind == "npz":
         return []
-    parts = ("rewards",) if kind == "csv" else ("labels",)
+    parts = ("rewards",) if kind == "csv" else ("names",)
     missing = [name for name in parts if getattr(chain, name) is not None]
     missing += [] if chain.lag in (None, 1) else ["lag"]
     missing += ["mark of hidden states"] if chain.hidden else []

@@ -3,8 +3,9 @@
 transition              (n, n), or data, indices, indptr of its CSR form
 initial, rewards        (n,); rewards also (n, d)
 lag, hidden             numbers, if the lag is known, and if the states are those of an HMM
-labels                  JSON as UTF-8 bytes; floats and tuples, which JSON cannot represent exactly, are tagged:
-                        1.5 is {"float": "0x1.8p+0"} and (1, "a") is {"tuple": [1, "a"]}
+names                   JSON as UTF-8 bytes; floats and tuples, which JSON cannot represent exactly, are tagged:
+                        1.5 is {"float": "0x1.8p+0"} and (1, "a") is {"tuple": [1, "a"]}; older files call
+                        the array `labels`, and are read too
 
 A timed chain has ``sizes``, the numbers of states at each time, and the concatenated rows of all its kernels.
 """
@@ -33,14 +34,14 @@ CSR = ("data", "indices", "indptr")
 
 
 def chain_arrays(chain: MarkovChain) -> dict[str, Any]:
-    """Return a chain as arrays; labels must be str, int, float, bool, None or tuples of these."""
+    """Return a chain as arrays; names must be str, int, float, bool, None or tuples of these."""
     P = chain.transition
     parts = {"transition": P} if isinstance(P, np.ndarray) else {k: getattr(P, k) for k in CSR}
     parts["initial"] = chain.initial
     if chain.rewards is not None:
         parts["rewards"] = chain.rewards
-    if chain.labels is not None:
-        parts["labels"] = label_array(chain.labels)
+    if chain.names is not None:
+        parts["names"] = name_array(chain.names)
     return parts | _marks(chain)
 
 
@@ -59,19 +60,24 @@ def _marks_from_arrays(parts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def label_array(labels: Sequence[Hashable]) -> Any:
-    """Return labels as an array of JSON bytes."""
-    return json_array([_tagged(label) for label in labels])
+def name_array(names: Sequence[Hashable]) -> Any:
+    """Return names as an array of JSON bytes."""
+    return json_array([_tagged(name) for name in names])
 
 
-def labels_from_array(arrays: dict[str, Any], name: str) -> list[Any] | None:
-    """Read labels from the array of this name; None if there is none."""
+def names_from_array(arrays: dict[str, Any], name: str) -> list[Any] | None:
+    """Read names from the array of this name; None if there is none."""
     if name not in arrays:
         return None
     items = read_json(arrays, name)
     if not isinstance(items, list):
-        raise InvalidData(f"{name} must be a list of labels")
+        raise InvalidData(f"{name} must be a list of names")
     return [_untagged(item) for item in items]
+
+
+def _state_names(parts: dict[str, Any]) -> list[Any] | None:
+    """Read the names of states; older files have them as ``labels``."""
+    return names_from_array(parts, "names" if "names" in parts else "labels")
 
 
 def chain_from_arrays(parts: dict[str, Any], *, initial: Any = None, rewards: Any = None) -> MarkovChain:
@@ -80,7 +86,7 @@ def chain_from_arrays(parts: dict[str, Any], *, initial: Any = None, rewards: An
         _matrix(parts),
         initial=_required(parts, "initial") if initial is None else initial,
         rewards=parts.get("rewards") if rewards is None else rewards,
-        labels=labels_from_array(parts, "labels"),
+        names=_state_names(parts),
         **_marks_from_arrays(parts),
     )
 
@@ -93,7 +99,7 @@ def write_npz(chain: MarkovChain | TimedChain, path: str | Path) -> None:
 
 
 ARCHIVE = "chain archive", "write it with write_chain"
-KNOWN = {"transition", *CSR, "initial", "rewards", "labels", "lag", "hidden", "diffbisim"}
+KNOWN = {"transition", *CSR, "initial", "rewards", "names", "labels", "lag", "hidden", "diffbisim"}
 
 
 def read_npz(path: str | Path, *, initial: Any = None, rewards: Any = None) -> MarkovChain:
@@ -157,16 +163,16 @@ def _required(parts: dict[str, Any], name: str) -> Any:
     return parts[name]
 
 
-def _tagged(label: Hashable) -> Any:
-    """Convert a label to JSON, with tags for floats and tuples."""
-    if label is None or isinstance(label, (str, bool, int)):
-        return label
-    if isinstance(label, float):
-        return {"float": label.hex()}
-    if type(label) is tuple:
-        return {"tuple": [_tagged(item) for item in label]}
+def _tagged(name: Hashable) -> Any:
+    """Convert a name to JSON, with tags for floats and tuples."""
+    if name is None or isinstance(name, (str, bool, int)):
+        return name
+    if isinstance(name, float):
+        return {"float": name.hex()}
+    if type(name) is tuple:
+        return {"tuple": [_tagged(item) for item in name]}
     raise InvalidData(
-        f"label {label!r} is a {type(label).__name__}; .npz files support labels of type str, int, float, bool, None "
+        f"name {name!r} is a {type(name).__name__}; .npz files support names of type str, int, float, bool, None "
         "and tuples of these"
     )
 
@@ -179,10 +185,10 @@ def _untagged(item: Any) -> Any:
             try:
                 return float.fromhex(text)
             except (ValueError, OverflowError):
-                raise InvalidData(f"label {text[:40]!r} is not a hexadecimal number") from None
+                raise InvalidData(f"name {text[:40]!r} is not a hexadecimal number") from None
         if isinstance(parts := item.get("tuple"), list):
             return tuple(_untagged(part) for part in parts)
-    raise InvalidData("a label is not a string, a number or a tuple of these")
+    raise InvalidData("a name is not a string, a number or a tuple of these")
 
 
 # --- MDPs -------------------------------------------------------------------------------------------------------
@@ -198,9 +204,9 @@ def mdp_arrays(mdp: MDP) -> dict[str, Any]:
     parts["initial"] = mdp.initial
     if mdp.rewards is not None:
         parts["rewards"] = mdp.rewards
-    for name, names in (("labels", mdp.labels), ("actions", mdp.actions)):
+    for name, names in (("names", mdp.names), ("actions", mdp.actions)):
         if names is not None:
-            parts[name] = label_array(names)
+            parts[name] = name_array(names)
     return parts
 
 
@@ -211,8 +217,8 @@ def mdp_from_arrays(parts: dict[str, Any]) -> MDP:
         _kernels(parts, initial.size),
         initial=initial,
         rewards=parts.get("rewards"),
-        labels=labels_from_array(parts, "labels"),
-        actions=labels_from_array(parts, "actions"),
+        names=_state_names(parts),
+        actions=names_from_array(parts, "actions"),
     )
 
 
@@ -241,8 +247,8 @@ def timed_arrays(chain: TimedChain) -> dict[str, Any]:
     if chain.rewards is not None:
         vectors = all(r.ndim == 1 for r in chain.rewards)
         arrays["rewards"] = np.concatenate([r if vectors else r.reshape(len(r), -1) for r in chain.rewards])
-    if chain.labels is not None:
-        arrays["labels"] = label_array([label for part in chain.labels for label in part])
+    if chain.names is not None:
+        arrays["names"] = name_array([name for part in chain.names for name in part])
     return arrays | _marks(chain)
 
 
@@ -267,11 +273,11 @@ def timed_from_arrays(parts: dict[str, Any]) -> TimedChain:
         kernels.append(matrix if is_sparse[t] else matrix.toarray())
     cuts = rows[1:-1]
     rewards = np.split(parts["rewards"], cuts) if "rewards" in parts else None
-    names = labels_from_array(parts, "labels")
+    names = _state_names(parts)
     if names is not None and len(names) != rows[-1]:
-        raise InvalidData(f"labels has {len(names):,} entries for {rows[-1]:,} states")
-    labels = None if names is None else [names[rows[t] : rows[t + 1]] for t in range(times)]
-    chain = TimedChain(kernels, initial=_required(parts, "initial"), rewards=rewards, labels=labels)
+        raise InvalidData(f"names has {len(names):,} entries for {rows[-1]:,} states")
+    by_time = None if names is None else [names[rows[t] : rows[t + 1]] for t in range(times)]
+    chain = TimedChain(kernels, initial=_required(parts, "initial"), rewards=rewards, names=by_time)
     marks = _marks_from_arrays(parts)
     chain._set(lag=check_lag(marks["lag"]), hidden=marks["hidden"])
     return chain

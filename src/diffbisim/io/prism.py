@@ -1,4 +1,4 @@
-"""Explicit-state files of PRISM and Storm: transitions, one per line, with companion files for labels and rewards.
+"""Explicit-state files of PRISM and Storm: transitions, one per line, and files of propositions and rewards.
 
     model.tra     "n m", then "i j x [action]"              a Markov chain: m transitions of probability x
                   "n c m", then "i k j x [action]"          an MDP: choice k of state i leads to j
@@ -15,8 +15,8 @@ have no counts. Companion files with the same stem as the .tra file are read too
 
 *Initial distribution.* Uniform on the states with the proposition "init", as in PRISM; otherwise state 0.
 
-*Labels.* With a .sta file, the tuple of the values of the variables, such as (0, True). Otherwise the propositions
-(other than init and deadlock) if each state has exactly one and no two states share one; otherwise none.
+*Names of states.* With a .sta file, the tuple of the values of the variables, such as (0, True). Otherwise the
+propositions (other than init and deadlock) if each state has exactly one and no two states share one; otherwise none.
 
 *Rewards.* The reward of a state is its own plus the expectation over its transitions, r(i) + Σ_j P(i,j) r(i,j); an MDP
 with transition rewards has one per choice, (n, n_actions). If there are several reward structures (PRISM: model1.srew,
@@ -81,10 +81,10 @@ def _chain(model: TransitionColumns, initial: Any, rewards: Any, unseen: Any) ->
     path, n = model.table.path, model.n
     unseen = "error" if unseen == "repeat" else unseen  # a chain has no other choice to repeat
     propositions = _propositions(path, n)
-    labels = _labels(path, n, propositions)
+    names = _state_names(path, n, propositions)
     return chain_of_edges(
-        model.table, model.source, model.target, model.probability, states=n, labels=labels,
-        initial=_start(n, propositions, initial), rewards=_rewards(model, propositions, rewards, labels), unseen=unseen,
+        model.table, model.source, model.target, model.probability, states=n, names=names,
+        initial=_start(n, propositions, initial), rewards=_rewards(model, propositions, rewards, names), unseen=unseen,
     )  # fmt: skip
 
 
@@ -113,9 +113,9 @@ def _mdp(model: TransitionColumns, initial: Any, rewards: Any, unseen: Any) -> M
     P = _filled(path, P, n, unseen)
     kernels = [P[k * n : (k + 1) * n] for k in range(model.n_actions)]
     propositions = _propositions(path, n)
-    labels, names = _labels(path, n, propositions), _action_names(table, a, model.n_actions)
-    paid = _rewards(model, propositions, rewards, labels)
-    if names is None and any(table.columns.get("action", ())):
+    names, actions = _state_names(path, n, propositions), _action_names(table, a, model.n_actions)
+    paid = _rewards(model, propositions, rewards, names)
+    if actions is None and any(table.columns.get("action", ())):
         remark_on_actions(str(path), table.columns["action"])
     if unseen == "repeat" and paid is not rewards and np.ndim(paid) == 2:
         there = np.bincount(model.row, minlength=n * model.n_actions).reshape(-1, n).T > 0
@@ -123,7 +123,7 @@ def _mdp(model: TransitionColumns, initial: Any, rewards: Any, unseen: Any) -> M
         paid = paid[np.arange(n)[:, None], own]
     return MDP(
         _normalized(kernels), initial=_start(n, propositions, initial), rewards=paid,
-        labels=labels, actions=names,
+        names=names, actions=actions,
     )  # fmt: skip
 
 
@@ -301,7 +301,7 @@ def _start(n: int, propositions: dict[str, Integers], initial: Any) -> Any:
     return start
 
 
-def _labels(path: Path, n: int, propositions: dict[str, Integers]) -> list[Hashable] | None:
+def _state_names(path: Path, n: int, propositions: dict[str, Integers]) -> list[Hashable] | None:
     """Return the values of the variables, else propositions that identify the states, else None."""
     file = path.with_suffix(".sta")
     if file.exists():
@@ -316,7 +316,7 @@ def _labels(path: Path, n: int, propositions: dict[str, Integers]) -> list[Hasha
     return [names[k] for k in range(n)] if len(names) == n else None
 
 
-def _rewards(model: TransitionColumns, propositions: dict[str, Integers], rewards: Any, labels: Any) -> Any:
+def _rewards(model: TransitionColumns, propositions: dict[str, Integers], rewards: Any, names: Any) -> Any:
     """Return the given rewards, else those of the selected structure or proposition, or of the only structure."""
     chosen = isinstance(rewards, (str, int)) and not isinstance(rewards, bool)
     if rewards is not None and not chosen:
@@ -343,7 +343,7 @@ def _rewards(model: TransitionColumns, propositions: dict[str, Integers], reward
         )
     paid = _expected(model, fitting[0]) if fitting else None
     if not chosen:
-        own = {} if labels is not None and set(labels) <= set(propositions) else propositions
+        own = {} if names is not None and set(names) <= set(propositions) else propositions
         remark_on_rewards(str(path), fitting[0].name if fitting else None, paid, own)
     return paid
 
@@ -399,7 +399,7 @@ def _no_repeats(table: Table, place: Integers) -> None:
 
 
 def write_prism(chain: MarkovChain, path: str | Path) -> None:
-    """Write a .tra file, a .lab file with the initial states and, given rewards, a .srew file; labels are lost."""
+    """Write a .tra file, a .lab file with the initial states and, given rewards, a .srew file; names are lost."""
     path = Path(path)
     start = np.flatnonzero(chain.initial)
     if chain.rewards is not None and chain.rewards.ndim > 1:

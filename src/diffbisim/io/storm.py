@@ -7,7 +7,7 @@
     2
     @model
     state 0 [1, 0] init           a state, its rewards, and the propositions that hold in it
-    //[x=0 & !up]                 optional: its variables, which become its label (0, False)
+    //[x=0 & !up]                 optional: its variables, which become its name (0, False)
         action go [0, 0.5]        a choice with its action (or __NOLABEL__) and its rewards
             0 : 0.25              a successor and its probability: 0.25, 1/4, or a placeholder
             1 : 0.75
@@ -230,5 +230,5 @@ class _Drn:
             actions=self.actions,
             rewards={name: np.array([r[k] if k < len(r) else 0.0 for r in self.paid]) for k, name in enumerate(names)},
             propositions={name: np.array(states, dtype=np.int64) for name, states in self.propositions.items()},
-            labels=variables(self.valuations) if len(self.valuations) == self.n_states else None,
+            names=variables(self.valuations) if len(self.valuations) == self.n_states else None,
         )

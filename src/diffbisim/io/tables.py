@@ -7,7 +7,7 @@
     0,1,2 …                       numbers without a header, such as a cost
 
 The header determines the meaning of the rows. A state column with only integers contains state indices, any other
-labels. A `Table` holds the columns of a file as strings and the line of each row; its methods convert a column to
+names. A `Table` holds the columns of a file as strings and the line of each row; its methods convert a column to
 numbers or states, and raise `InvalidData` with the file, line, text and remedy if they cannot.
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from diffbisim.common.checks import Floats, Integers
 from diffbisim.common.errors import InvalidArgument, InvalidData
-from diffbisim.common.names import distinct_labels
+from diffbisim.common.names import distinct_names
 from diffbisim.io import limits
 from diffbisim.io.arrays import read_array
 from diffbisim.io.files import broken, extension, naming, open_text, replacing
@@ -105,7 +105,7 @@ def is_integer(text: str) -> bool:
 
 
 def _integers(column: Sequence[str]) -> Integers | None:
-    """Return the column as integers, or None if an entry is not an integer ("1_0" is a label)."""
+    """Return the column as integers, or None if an entry is not an integer ("1_0" is a name)."""
     if not DIGITS.issuperset("".join(column)):
         return None
     try:
@@ -233,13 +233,13 @@ def write_csv(chain: MarkovChain, path: str | Path) -> None:
 
 def _names_for_a_table(chain: MarkovChain) -> list[Any]:
     """Return the names of the states if a table preserves them: all integers, or strings that are not numbers."""
-    names = [chain.label(k) for k in range(chain.n_states)]
+    names = [chain.name_of(k) for k in range(chain.n_states)]
     if all(type(name) is int for name in names):
         return names
     for name in names:
         if not isinstance(name, str) or name != name.strip() or not name or is_integer(name):
             raise InvalidData(
-                f"label {name!r} cannot be stored in a table (only integers, or strings that are not numbers, can); "
+                f"name {name!r} cannot be stored in a table (only integers, or strings that are not numbers, can); "
                 "write .npz instead"
             )
     return names
@@ -278,15 +278,15 @@ def chain_of_edges(
     target: Any,
     probability: Floats,
     states: int | None = None,
-    labels: Sequence[Hashable] | None = None,
+    names: Sequence[Hashable] | None = None,
     **options: Any,
 ) -> MarkovChain:
     """Create the chain with these probabilities, after checking for repeated pairs and row sums."""
     data = Transitions.from_pairs(source, target, weights=probability, states=states)
-    if labels is not None:
+    if names is not None:
         with naming(table.path):
-            data = replace(data, labels=distinct_labels(labels, data.n_states))
-    check_rows(table, data.states, data.next_states, probability, lambda k: f"state {data.name(k)!r}")
+            data = replace(data, names=distinct_names(names, data.n_states))
+    check_rows(table, data.states, data.next_states, probability, lambda k: f"state {data.name_of(k)!r}")
     if options.get("unseen") in ("self-loop", "uniform"):
         check_states(table.path, data.n_states, len(data))
     with naming(table.path):
@@ -314,7 +314,7 @@ def check_states(path: Path, n: int, rows: int, what: str = "states") -> None:
     most = min(limits.STATES, rows + limits.UNSEEN)
     if n > most:
         raise InvalidData(
-            f"{path}: {n:,} {what} in {rows:,} lines are more than {most:,}; if the numbers are labels, pass "
+            f"{path}: {n:,} {what} in {rows:,} lines are more than {most:,}; if the numbers are names, pass "
             'unseen="drop", otherwise raise the limits in diffbisim.io.limits'
         )
 

@@ -13,19 +13,19 @@ import numpy as np
 
 from diffbisim.common.checks import Floats, dense
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.plot.style import NAMED, own
+from diffbisim.plot.style import MAX_STATES_NAMED, own
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from diffbisim.processes.chain import MarkovChain
 
-MOST = 60  # maximum number of states
-ARROWS = 600  # maximum number of arrows
-SMALL = 0.01  # smaller probabilities are dotted
-NUMBERED = 16  # up to this many arrows are labeled with their probabilities
+MAX_STATES = 60  # maximum number of states
+MAX_ARROWS = 600  # maximum number of arrows
+MIN_SOLID_PROBABILITY = 0.01  # smaller probabilities are dotted
+MAX_NUMBERED_ARROWS = 16  # up to this many arrows are labeled with their probabilities
 ALONG = (0.3, 0.4, 0.25, 0.5)  # candidate positions of the label along an arrow, best first
-CLEAR = 0.2  # sufficient distance between labels (the circle has radius one)
+SUFFICIENT_CLEARANCE = 0.2  # sufficient distance between labels (the circle has radius one)
 
 
 def chain(
@@ -44,7 +44,7 @@ def chain(
     chain : MarkovChain
     ax : Axes, default=None
     layout : {"circle", "line", "spring"}, array of shape (n, 2) or mapping, default="circle"
-        "spring" places states with transitions between them close together. A mapping from labels to positions may
+        "spring" places states with transitions between them close together. A mapping from names to positions may
         come from a layout of networkx.
     discount : float, default=0.95
         Discount of the occupancy that the disks show.
@@ -58,8 +58,9 @@ def chain(
     ax : Axes
     """
     n = chain.n_states
-    if n > MOST:
-        raise InvalidArgument(f"the chain has {n} states, but a graph shows up to {MOST}; lump or compress it first")
+    if n > MAX_STATES:
+        known = f"the chain has {n} states, but a graph shows up to {MAX_STATES}"
+        raise InvalidArgument(f"{known}; lump or compress it first")
     ax = own(ax, 5.4, 5.0)
     P: Floats = dense(chain.transition)
     place, radius = _layout(chain, P, layout), _radii(chain.occupancy(discount))
@@ -67,13 +68,13 @@ def chain(
     radius *= _room(place, reach)
     _states(ax, chain, place, radius, cmap)
     edges = np.argwhere((P > 0) & (least <= P)).tolist()
-    edges = sorted(edges, key=lambda edge: -P[*edge])[:ARROWS]
+    edges = sorted(edges, key=lambda edge: -P[*edge])[:MAX_ARROWS]
     proper = sum(i != j for i, j in edges)
     for i, j in edges:
-        _arrow(ax, P, place, radius, (i, j), proper <= NUMBERED)
+        _arrow(ax, P, place, radius, (i, j), proper <= MAX_NUMBERED_ARROWS)
     hidden = int((P > 0).sum()) - len(edges)
     if hidden:
-        limit = least if len(edges) < ARROWS else P[*edges[-1]]
+        limit = least if len(edges) < MAX_ARROWS else P[*edges[-1]]
         ax.set_title(f"{hidden} transitions below {limit:.2g} not drawn", fontsize=9)
     margin = 0.2 * reach + float(radius.max())
     ax.set_xlim(place[:, 0].min() - margin, place[:, 0].max() + margin)
@@ -87,7 +88,7 @@ def _layout(chain: MarkovChain, P: Floats, layout: Any) -> Floats:
     """Return the positions of the states, (n, 2)."""
     n = len(P)
     if isinstance(layout, Mapping):
-        found = {chain.index(label): spot for label, spot in layout.items()}
+        found = {chain.index(name): spot for name, spot in layout.items()}
         layout = [found[k] for k in sorted(found)]
     if not isinstance(layout, str):
         place = np.array(layout, dtype=np.float64)
@@ -157,9 +158,9 @@ def _states(ax: Axes, chain: MarkovChain, place: Floats, radius: Floats, cmap: s
         if chain.initial[i] > 0:
             ring = Circle((x, y), 1.18 * radius[i], facecolor="none", edgecolor="black", linewidth=1.0, zorder=3)
             ax.add_patch(ring)
-        if chain.n_states > NAMED:
+        if chain.n_states > MAX_STATES_NAMED:
             continue
-        name = str(chain.label(i))
+        name = str(chain.name_of(i))
         written = ax.text(x, y, name, ha="center", va="center", fontsize=size, zorder=4)
         written.set_path_effects([withStroke(linewidth=2.2, foreground="white")])
     if shade is not None:
@@ -177,10 +178,10 @@ def _arrow(ax: Axes, P: Floats, place: Floats, radius: Floats, edge: tuple[int, 
 
     i, j = edge
     p = float(P[i, j])
-    head = (8.0 + 5.0 * p) * (1.0 if len(place) <= NAMED else 0.5)
+    head = (8.0 + 5.0 * p) * (1.0 if len(place) <= MAX_STATES_NAMED else 0.5)
     look: dict[str, Any] = {
         "arrowstyle": "-|>", "mutation_scale": head, "linewidth": 0.5 + 2.0 * p, "color": "#333333", "zorder": 2,
-        "linestyle": "-" if p >= SMALL else ":",
+        "linestyle": "-" if p >= MIN_SOLID_PROBABILITY else ":",
     }  # fmt: skip
     if i == j:
         out = place[i] - place.mean(axis=0)
@@ -201,7 +202,7 @@ def _arrow(ax: Axes, P: Floats, place: Floats, radius: Floats, edge: tuple[int, 
         ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", **look))
         bulge = bend * float(np.linalg.norm(end - start))
         spots = [start + t * (end - start) + (2 * t * (1 - t) * bulge + 0.035) * side for t in ALONG]
-        where = max(spots, key=lambda spot: min(_clearance(ax, spot), CLEAR))
+        where = max(spots, key=lambda spot: min(_clearance(ax, spot), SUFFICIENT_CLEARANCE))
     if numbered:
         halo = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
         x, y = where.tolist()

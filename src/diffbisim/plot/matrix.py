@@ -55,13 +55,13 @@ def elbow(sizes: Any, values: Any = None, ax: Axes | None = None, *, recommended
     return ax
 
 
-def distances(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None = None, *, tree: bool = True) -> Axes:
+def distances(matrix: Any, names: Sequence[Any] | None = None, ax: Axes | None = None, *, tree: bool = True) -> Axes:
     """Draw a symmetric matrix of distances, sorted by a dendrogram (average linkage).
 
     ``tree=False`` keeps the given order.
     """
     D = _square(matrix)
-    names = _names(labels, len(D))
+    listed = _names(names, len(D))
     ax = own(ax, 5.0, 5.0)
     order = list(range(len(D)))
     if tree and len(D) > 2:
@@ -74,21 +74,20 @@ def distances(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None 
         drawn = dendrogram(joins, ax=top, no_labels=True, color_threshold=0.0, above_threshold_color="#333333")
         order = [int(k) for k in drawn["leaves"] or ()]
         top.set_axis_off()
-    sorted_names = [names[k] for k in order]
+    sorted_names = [listed[k] for k in order]
     heat_map(ax, D[np.ix_(order, order)], "distance", sorted_names, sorted_names, cmap="cividis", vmin=0.0)
     return ax
 
 
-def embedding(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None = None) -> Axes:
+def embedding(matrix: Any, names: Sequence[Any] | None = None, ax: Axes | None = None) -> Axes:
     """Draw points in the plane whose distances approximate a symmetric matrix (classical scaling)."""
     D = _square(matrix)
     n = len(D)
     points = _classical_scaling(D)
     ax = plain(own(ax, 4.8, 4.2))
     ax.plot(*points.T, "o", color=BLUE, markersize=7)
-    names = _names(labels, n)
-    above = points[:, 0].argsort().argsort() % 2  # labels of neighbors alternate above and below
-    for name, point, up in zip(names, points.tolist(), above.tolist(), strict=True):
+    above = points[:, 0].argsort().argsort() % 2  # names of neighbors alternate above and below
+    for name, point, up in zip(_names(names, n), points.tolist(), above.tolist(), strict=True):
         offset = (0, 8) if up else (0, -15)
         ax.annotate(str(name), point, xytext=offset, textcoords="offset points", fontsize=9, ha="center")
     upper = np.triu_indices(n, 1)
@@ -102,11 +101,11 @@ def embedding(matrix: Any, labels: Sequence[Any] | None = None, ax: Axes | None 
     return ax
 
 
-def _names(labels: Sequence[Any] | None, n: int) -> list[Any]:
-    names = list(range(n) if labels is None else labels)
-    if len(names) != n:
-        raise InvalidArgument(f"labels has {len(names)} entries for {n} rows of the matrix; give one per row")
-    return names
+def _names(names: Sequence[Any] | None, n: int) -> list[Any]:
+    listed = list(range(n) if names is None else names)
+    if len(listed) != n:
+        raise InvalidArgument(f"names has {len(listed)} entries for {n} rows of the matrix; give one per row")
+    return listed
 
 
 def _classical_scaling(D: Floats) -> Floats:

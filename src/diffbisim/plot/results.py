@@ -92,7 +92,7 @@ def _shares(
 ) -> Axes:
     """Draw probabilities from light gray to black; zeros are white."""
     order = by_barycenter(np.asarray(table)) if sort else np.arange(len(table))
-    names = [rows.label(int(k)) for k in order]
+    names = [rows.name_of(int(k)) for k in order]
     shown = np.ma.masked_equal(np.asarray(table)[order], 0.0)
     look: dict[str, Any] = {"cmap": shades(), "vmin": 0.0, "vmax": 1.0, "aspect": "auto"}
     return heat_map(own(ax, 4.8, 4.2), shown, f"{title} (white: 0)", names, _names(columns), **look)
@@ -120,7 +120,7 @@ def timescales(result: Any, ax: Axes | None = None) -> Axes:
 def coupling(result: Any, pair: tuple[Hashable, Hashable] | None = None, ax: Axes | None = None) -> Axes:
     """Draw the occupancy of the optimal coupling or, with ``pair=(x, y)``, the plan of a pair of states.
 
-    States are given by label or index. The occupancy has a logarithmic scale, so that rare pairs are visible; a plan
+    States are given by name or index. The occupancy has a logarithmic scale, so that rare pairs are visible; a plan
     has a linear scale.
     """
     found = _distance(result)
@@ -141,28 +141,28 @@ def coupling(result: Any, pair: tuple[Hashable, Hashable] | None = None, ax: Axe
     _shares(ax, table, r"plan $\Pi_{xy}(x', y')$", found.problem.x, found.problem.y)
     ax.images[-1].set_clim(0.0, float(table.max()))
     ax.set(xlabel="next state $y'$ of Y", ylabel="next state $x'$ of X")
-    here, there = (chain.label(chain.index(k)) for chain, k in ((found.problem.x, x), (found.problem.y, y)))
+    here, there = (chain.name_of(chain.index(k)) for chain, k in ((found.problem.x, x), (found.problem.y, y)))
     ax.set_title(f"from $x$ = {here}, $y$ = {there}", fontsize=10)
     return ax
 
 
-def implicit_reward(reward: Any, labels: Sequence[Any] | None = None, ax: Axes | None = None) -> Axes:
+def implicit_reward(reward: Any, names: Sequence[Any] | None = None, ax: Axes | None = None) -> Axes:
     """Draw ``r(s, s')`` for every transition: blue transitions bring the learner closer to the expert, red ones away.
 
     ``reward`` is a table, an :class:`~diffbisim.learning.imitate.ImplicitReward`, or a result that has one.
     """
     if hasattr(reward, "implicit_reward"):
-        labels = reward.problem.y.labels if labels is None else labels
+        names = reward.problem.y.names if names is None else names
         reward = reward.implicit_reward()
     elif hasattr(reward, "reward"):
         reward = reward.reward
-    if labels is None:
-        labels = getattr(reward, "labels", None)
+    if names is None:
+        names = getattr(reward, "names", None)
     table = np.asarray(reward)
     most = float(np.abs(table).max()) or 1.0
-    names = range(len(table)) if labels is None else labels
+    shown = range(len(table)) if names is None else names
     unit = "implicit reward $r(s, s')$"
-    ax = heat_map(own(ax, 4.8, 4.0), table, unit, names, names, cmap="RdBu", vmin=-most, vmax=most)
+    ax = heat_map(own(ax, 4.8, 4.0), table, unit, shown, shown, cmap="RdBu", vmin=-most, vmax=most)
     ax.set(xlabel="next state $s'$", ylabel="state $s$")
     return ax
 
@@ -202,4 +202,4 @@ def _distance(result: Any) -> DistanceResult:
 
 
 def _names(chain: MarkovChain) -> Sequence[Any]:
-    return range(chain.n_states) if chain.labels is None else chain.labels
+    return range(chain.n_states) if chain.names is None else chain.names

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 BLUE, VERMILION, GREEN, GRAY = "#0072B2", "#D55E00", "#009E73", "#666666"
 ORANGE, SKY, PURPLE, YELLOW = "#E69F00", "#56B4E9", "#CC79A7", "#D9C700"  # a darker yellow, for lines
 
-NAMED = 24  # up to this many states are all labeled on an axis
-SOME = 10  # number of labels if there are more states
+MAX_STATES_NAMED = 24  # up to this many states are all labeled on an axis
+NAMES_IF_MORE = 10  # number of labels if there are more states
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -74,7 +74,7 @@ def heat_map(
         if names is None:
             whole_numbers(axis)
             continue
-        at = range(0, len(names), 1 if len(names) <= NAMED else math.ceil(len(names) / SOME))
+        at = range(0, len(names), 1 if len(names) <= MAX_STATES_NAMED else math.ceil(len(names) / NAMES_IF_MORE))
         axis.set_ticks(list(at), [str(names[k]) for k in at])
     if columns is not None and max(len(str(name)) for name in columns) > 3:
         ax.tick_params(axis="x", rotation=90)

@@ -232,5 +232,5 @@ def reward_cost(x: MDP, y: MDP, actions: str, choices: Integers) -> Array:
 
 
 def _states_of(mdp: MDP) -> MarkovChain:
-    """Return a chain with the states, labels and initial distribution of an MDP, for computing ground costs."""
-    return MarkovChain._trusted(mdp.transition[0], mdp.initial, None, mdp.labels)
+    """Return a chain with the states, names and initial distribution of an MDP, for computing ground costs."""
+    return MarkovChain._trusted(mdp.transition[0], mdp.initial, None, mdp.names)

@@ -281,22 +281,22 @@ class Moment(NamedTuple):
 
     n_states: int
     rewards: Any
-    labels: Any
+    names: Any
     hidden: bool = False
 
-    def label(self, i: int) -> Any:
-        return i if self.labels is None else self.labels[i]
+    def name_of(self, i: int) -> Any:
+        return i if self.names is None else self.names[i]
 
     @property
     def _numbers(self) -> dict[Any, int]:
-        return {label: k for k, label in enumerate(self.labels or ())}
+        return {name: k for k, name in enumerate(self.names or ())}
 
 
 def moment(chain: MarkovChain | TimedChain, t: int) -> Any:
     if isinstance(chain, MarkovChain):
         return chain
-    rewards, labels = (None if part is None else part[t] for part in (chain.rewards, chain.labels))
-    return Moment(chain.n_states[t], rewards, labels, chain.hidden)
+    rewards, names = (None if part is None else part[t] for part in (chain.rewards, chain.names))
+    return Moment(chain.n_states[t], rewards, names, chain.hidden)
 
 
 def _costs(cost: Any, X: MarkovChain | TimedChain, Y: MarkovChain | TimedChain, n_steps: int) -> tuple[Array, ...]:

@@ -6,7 +6,7 @@ A chain ``X = (P, ν0)`` on the states ``0 … n-1`` has
     ν0  initial      (n,)      distribution of the first state
     r   rewards      (n,)      what an observer sees in a state; the cost "reward" is |r(x) - r(y)|. Vectors (n, d)
                                such as positions or several rewards have the cost ‖r(x) - r(y)‖
-        labels       n names   distinct; without labels a state is identified by its index
+        names        n names   distinct; without names a state is identified by its index
     τ   lag          number    time that one step takes, in steps of the recording; None if it is not known
         hidden       bool      whether the states are those of a hidden Markov model, whose emissions are not included
 
@@ -19,9 +19,9 @@ A chain is validated when it is constructed and is immutable afterwards (its arr
 further checks. The kernel keeps its storage: an array stays dense, a scipy.sparse matrix becomes CSR. Chains can be
 pickled and compare by identity.
 
-**Identifying a state.** If the chain has labels, a state argument is first looked up among the labels and then
-interpreted as an index: with ``labels=("b", "a")``, ``initial="a"`` and ``initial=1`` are the same state; with
-``labels=(7, 0)``, ``initial=0`` is the *second* state. Negative indices are not allowed.
+**Identifying a state.** If the chain has names, a state argument is first looked up among the names and then
+interpreted as an index: with ``names=("b", "a")``, ``initial="a"`` and ``initial=1`` are the same state; with
+``names=(7, 0)``, ``initial=0`` is the *second* state. Negative indices are not allowed.
 
 **Estimation.** From m observed transitions ``s_k → s'_k`` with weights ``w_k`` (default 1) the maximum-likelihood
 estimate is
@@ -74,8 +74,8 @@ from diffbisim.common.checks import (
 )
 from diffbisim.common.errors import InvalidArgument, InvalidChain, InvalidData, warn_of_input
 from diffbisim.common.names import (
-    Labels,
-    distinct_labels,
+    Names,
+    distinct_names,
     entries_and_names,
     find_state,
     is_frame,
@@ -115,7 +115,7 @@ from diffbisim.processes.stochastic import (
 Unseen = Literal["error", "self-loop", "uniform", "drop"]
 UNSEEN = ("error", "self-loop", "uniform", "drop")
 
-HUGE = 1e100  # weights above this are rescaled so that their sums cannot overflow
+MAX_WEIGHT = 1e100  # weights above this are rescaled so that their sums cannot overflow
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -124,23 +124,24 @@ class MarkovChain:
 
     Parameters
     ----------
-    transition : array-like, scipy.sparse matrix or labeled table, shape (n, n)
+    transition : array-like, scipy.sparse matrix or named table, shape (n, n)
         Row x is the distribution of the successor of x. Rows whose sum differs from one by at most 1e-8 (float32:
-        1e-5) are normalized. The names of the rows and columns of a pandas or xarray table become the labels.
+        1e-5) are normalized. The names of the rows and columns of a pandas or xarray table become those of the
+        states.
     initial : hashable, int, array of shape (n,), mapping or Series, default=0
-        A state (label or index), or a distribution. A mapping or Series is matched by name and may omit states of
+        A state (name or index), or a distribution. A mapping or Series is matched by name and may omit states of
         probability zero.
     rewards : array of shape (n,) or (n, d), mapping or Series, default=None
-        What an observer sees in each state. A mapping or Series is matched by label (without labels, by index) and
+        What an observer sees in each state. A mapping or Series is matched by name (without names, by index) and
         must name every state.
-    labels : sequence of n hashables, default=None
+    names : sequence of n hashables, default=None
         Distinct names of the states; missing values (None, NaN) are not allowed.
     lag : float, default=None
         Time that one step takes, such as the lag time of a Markov state model; None if it is not known. Chains with
         different lags are not compared; see :meth:`at_lag`.
     hidden : bool, default=False
         Whether the states are hidden states of an HMM. Their numbers mean nothing outside of it, so that the cost
-        "indicator" is refused unless they have labels.
+        "indicator" is refused unless they have names.
 
     Raises
     ------
@@ -156,7 +157,7 @@ class MarkovChain:
     transition: Matrix
     initial: Floats
     rewards: Floats | None
-    labels: Labels | None
+    names: Names | None
     lag: float | None
     hidden: bool
 
@@ -166,16 +167,14 @@ class MarkovChain:
         *,
         initial: Any = 0,
         rewards: Any = None,
-        labels: Sequence[Hashable] | None = None,
+        names: Sequence[Hashable] | None = None,
         lag: float | None = None,
         hidden: bool = False,
     ) -> None:
-        table, names = kernel_in_order(transition, ordered_names(labels, "labels"))
-        self._set(transition=stochastic_matrix(table, labels=names))
-        self._set(labels=distinct_labels(names, self.n_states))
-        self._set(
-            initial=self._start(initial), rewards=state_rewards(rewards, self.n_states, self.labels, vectors=True)
-        )
+        table, found = kernel_in_order(transition, ordered_names(names, "names"))
+        self._set(transition=stochastic_matrix(table, names=found))
+        self._set(names=distinct_names(found, self.n_states))
+        self._set(initial=self._start(initial), rewards=state_rewards(rewards, self.n_states, self.names, vectors=True))
         self._set(lag=check_lag(lag), hidden=check_flag(hidden, "hidden"))
 
     @classmethod
@@ -196,7 +195,7 @@ class MarkovChain:
         Parameters
         ----------
         s, s_next : sequences of m states
-            Non-negative integers are state indices (``n = max + 1``); anything else is a label (sorted if possible,
+            Non-negative integers are state indices (``n = max + 1``); anything else is a name (sorted if possible,
             else in order of appearance). Missing values (None, NaN, NaT, pandas.NA) are an error. Pairs are matched by
             position, except that a pandas Series ``s_next`` with the index of ``s`` in a different order is matched by
             index.
@@ -205,11 +204,11 @@ class MarkovChain:
         initial : as for :class:`MarkovChain`, default=None
             By default the first state, ``s[0]``. This is a guess: pass the initial state where it matters.
         rewards : as for :class:`MarkovChain`, default=None
-        states : int or list of labels, default=None
+        states : int or list of names, default=None
             The state space; by default it is inferred from the data.
         unseen : {"error", "self-loop", "uniform", "drop"}, default="error"
             How to treat states without outgoing transitions. "drop" removes them, then the states that have lost all
-            their successors; the indices of the remaining states become their labels.
+            their successors; the indices of the remaining states become their names.
         sparse : bool, default=None
             Whether to store the kernel as CSR; by default if n > 64 and less than a quarter of the entries are
             positive.
@@ -248,7 +247,7 @@ class MarkovChain:
         *,
         initial: Any = None,
         rewards: Any = None,
-        labels: Sequence[Hashable] | None = None,
+        names: Sequence[Hashable] | None = None,
         unseen: Unseen | Literal["repeat"] = "error",
         lag: int | None = None,
     ) -> MarkovChain:
@@ -261,8 +260,8 @@ class MarkovChain:
                [1. , 0. ]])
         """
         if isinstance(value, Transitions) or lag is not None:
-            return _of_paths(value, lag, labels).chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[arg-type]
-        found = value if isinstance(value, (MarkovChain, ChainParts)) else recognize(value, rewards, labels)
+            return _of_paths(value, lag, names).chain(initial=initial, rewards=rewards, unseen=unseen)  # type: ignore[arg-type]
+        found = value if isinstance(value, (MarkovChain, ChainParts)) else recognize(value, rewards, names)
         if isinstance(found, MarkovChain):
             check_unseen(unseen)
             parts = found.__getstate__()
@@ -277,13 +276,13 @@ class MarkovChain:
                 "that diffbisim.as_chain lists"
             )
         elif found.weights:
-            return _of_weights(found, initial, unseen, labels)
+            return _of_weights(found, initial, unseen, names)
         else:
             check_unseen(unseen)
             rewards, parts = found.rewards, {"transition": found.table} | found.facts
-        if labels is not None:
+        if names is not None:
             parts["hidden"] = False  # the caller says which states are which
-        given = {"initial": initial, "rewards": rewards, "labels": labels}
+        given = {"initial": initial, "rewards": rewards, "names": names}
         parts |= {name: part for name, part in given.items() if part is not None}
         return cls(**{name: part for name, part in parts.items() if part is not None})
 
@@ -312,27 +311,27 @@ class MarkovChain:
 
     @cached_property
     def _numbers(self) -> dict[Hashable, int]:
-        return {label: k for k, label in enumerate(self.labels or ())}
+        return {name: k for k, name in enumerate(self.names or ())}
 
-    def index(self, label: Hashable) -> int:
-        """Return the index of a state given by its label or index; labels take precedence."""
-        found = find_state(label, self.n_states, self._numbers)
+    def index(self, name: Hashable) -> int:
+        """Return the index of a state given by its name or index; names take precedence."""
+        found = find_state(name, self.n_states, self._numbers)
         if found is None:
-            known = "a label or an index" if self.labels else "an index"
-            raise InvalidChain(f"{label!r} is not a state: give {known} from 0 to {self.n_states - 1}")
+            known = "a name or an index" if self.names else "an index"
+            raise InvalidChain(f"{name!r} is not a state: give {known} from 0 to {self.n_states - 1}")
         return found
 
-    def label(self, i: int) -> Hashable:
-        """Return the label of state i, or i itself if the chain has no labels."""
+    def name_of(self, i: int) -> Hashable:
+        """Return the name of state i, or i itself if the chain has no names."""
         if not (isinstance(i, (int, np.integer)) and 0 <= i < self.n_states):
             raise InvalidChain(f"{i!r} is not a state: indices run from 0 to {self.n_states - 1}")
-        return i if self.labels is None else self.labels[i]
+        return i if self.names is None else self.names[i]
 
     def __repr__(self) -> str:
         n, m = self.n_states, self.n_transitions
         support = np.flatnonzero(self.initial)
-        start = repr(self.label(int(support[0]))) if support.size == 1 else f"in {support.size} states"
-        extras = [name for name in ("rewards", "labels") if getattr(self, name) is not None]
+        start = repr(self.name_of(int(support[0]))) if support.size == 1 else f"in {support.size} states"
+        extras = [name for name in ("rewards", "names") if getattr(self, name) is not None]
         counts = f"{n} {'hidden ' * self.hidden}state{'s' * (n != 1)}, {m} transition{'s' * (m != 1)}"
         extras += [] if self.lag in (None, 1) else [f"lag {self.lag:g}"]
         return f"MarkovChain({', '.join([counts, f'start {start}', *extras])})"
@@ -443,8 +442,8 @@ class MarkovChain:
         if sp.issparse(matrix):
             matrix.sort_indices()
         rewards = None if self.rewards is None else freeze(self.rewards[new])
-        labels = None if self.labels is None else tuple(self.labels[k] for k in new)
-        return self._trusted(freeze(matrix), freeze(self.initial[new]), rewards, labels, like=self)
+        names = None if self.names is None else tuple(self.names[k] for k in new)
+        return self._trusted(freeze(matrix), freeze(self.initial[new]), rewards, names, like=self)
 
     def at_lag(self, lag: float) -> MarkovChain:
         """Return the chain observed at a longer lag, with the kernel P^k for ``lag`` = k times its own.
@@ -470,11 +469,11 @@ class MarkovChain:
 
     @classmethod
     def _trusted(
-        cls, transition: Matrix, initial: Floats, rewards: Any, labels: Labels | None, like: MarkovChain | None = None
+        cls, transition: Matrix, initial: Floats, rewards: Any, names: Names | None, like: MarkovChain | None = None
     ) -> MarkovChain:
         """Create a chain from validated, read-only parts without checking them again, with the lag of ``like``."""
         chain = object.__new__(MarkovChain)
-        chain._set(transition=transition, initial=initial, rewards=rewards, labels=labels)
+        chain._set(transition=transition, initial=initial, rewards=rewards, names=names)
         chain._set(lag=None, hidden=False) if like is None else chain._set(lag=like.lag, hidden=like.hidden)
         return chain
 
@@ -487,7 +486,7 @@ class MarkovChain:
         return start_distribution(initial, self.n_states, self._numbers)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("transition", "initial", "rewards", "labels", "lag", "hidden")}
+        return {name: getattr(self, name) for name in ("transition", "initial", "rewards", "names", "lag", "hidden")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name in ("transition", "initial", "rewards"):
@@ -502,12 +501,10 @@ def check_unseen(unseen: Any) -> None:
         check_choice(unseen, "unseen", UNSEEN)
 
 
-def _of_paths(value: Any, lag: Any, labels: Any) -> Transitions:
+def _of_paths(value: Any, lag: Any, names: Any) -> Transitions:
     """Return transitions as they are, or those of trajectories over ``lag`` steps."""
-    if labels is not None:
-        raise InvalidArgument(
-            "labels is for objects that do not name their states; omit it, or rename them in the data"
-        )
+    if names is not None:
+        raise InvalidArgument("names is for objects that do not name their states; omit it, or rename them in the data")
     if isinstance(value, Transitions):
         if lag is not None and lag != value.lag:
             raise InvalidArgument(f"lag is {lag!r}, but these transitions have lag {value.lag}; omit lag")
@@ -536,22 +533,22 @@ def _has_fractions(value: Any) -> bool:
     return square and table.dtype.kind == "f" and bool((table != np.floor(table)).any())
 
 
-def _of_weights(found: ChainParts, initial: Any, unseen: Any, labels: Any) -> MarkovChain:
+def _of_weights(found: ChainParts, initial: Any, unseen: Any, names: Any) -> MarkovChain:
     """Create the chain whose rows are normalized weights, such as counts."""
     table = sp.coo_array(sp.csr_array(found.table, dtype=np.float64))
     n = int(table.shape[0])
     if table.shape != (n, n):
         raise InvalidChain(f"transition has shape {table.shape}; it must be square, (n_states, n_states)")
-    names = distinct_labels(ordered_names(found.labels if labels is None else labels, "labels"), n)
+    known = distinct_names(ordered_names(found.names if names is None else names, "names"), n)
     w = check_weights(table.data, table.nnz, "transition")
     there = table.data > 0.0
     i, j = (np.asarray(axis[there], dtype=np.int64) for axis in table.coords)
     if i.size == 0:
         raise InvalidData("no transition has positive weight; give at least one")
-    data = Transitions(i, j, n, names, None if w is None else w[there])
+    data = Transitions(i, j, n, known, None if w is None else w[there])
     start = found.initial if initial is None else initial
     chain = data.chain(initial=start, rewards=found.rewards, unseen=unseen)
-    return chain._replaced(lag=check_lag(found.lag), hidden=found.hidden and labels is None)
+    return chain._replaced(lag=check_lag(found.lag), hidden=found.hidden and names is None)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -565,7 +562,7 @@ class Transitions:
     states: Integers  # (m,) in 0 … n_states-1
     next_states: Integers  # (m,)
     n_states: int
-    labels: Labels | None = None
+    names: Names | None = None
     weights: Floats | None = None  # (m,)
     episodes: Integers | None = None  # (m,), ascending, in 0 … n_episodes-1
     starts: Integers | None = None  # (n_episodes,) first states
@@ -573,12 +570,12 @@ class Transitions:
     first: int | None = None  # initial state if there are no ``starts``; None: the first state in the data
     actions: Integers | None = None  # (m,) in 0 … n_actions-1, if known
     n_actions: int | None = None
-    action_labels: Labels | None = None
+    action_names: Names | None = None
     rewards: Floats | None = None  # (m,), if known
     lag: int = 1  # length of a step; longer steps of an episode overlap and are not independent
-    end: Hashable = None  # label of the absorbing state in which sequences end; None if ends are not recorded
+    end: Hashable = None  # name of the absorbing state in which sequences end; None if ends are not recorded
     clusters: Integers | None = None  # (n_episodes,); episodes of one cluster, such as a person, are not independent
-    strata: Any = None  # (n_episodes,) labels, if known
+    strata: Any = None  # (n_episodes,) names of strata, if known
     durations: Floats | None = None  # (m,) time of each step, NaN for steps to ``end``
     ids: tuple[Hashable, ...] = ()  # distinct ids of the event table, or clusters, to notice those in two datasets
 
@@ -600,7 +597,7 @@ class Transitions:
         steps = encoded.codes.reshape(-1, 2)
         w = check_weights(by_index_of(weights, s, "weights", "s"), len(steps), "transition")
         acted = encode_actions(actions, rewards, len(steps))
-        return cls(steps[:, 0].copy(), steps[:, 1].copy(), encoded.n_states, encoded.labels, w, **acted)
+        return cls(steps[:, 0].copy(), steps[:, 1].copy(), encoded.n_states, encoded.names, w, **acted)
 
     @classmethod
     def from_trajectories(
@@ -614,7 +611,7 @@ class Transitions:
         trajectories : list of state sequences
         weights : sequence of numbers, default=None
             One weight per trajectory.
-        states : int or list of labels, default=None
+        states : int or list of names, default=None
             The state space, as for :meth:`MarkovChain.from_transitions`.
         actions, rewards : list of sequences, default=None
             For data from an MDP: one sequence per trajectory, with one entry per step.
@@ -624,7 +621,7 @@ class Transitions:
             Name of an absorbing state that follows the last state of every trajectory, such as "■". Without it, the
             trajectories are recordings that were cut at arbitrary times, and where they end does not count.
         clusters : sequence of hashables, default=None
-            One label per trajectory. Trajectories with the same label, such as those of one person, are not
+            The cluster of each trajectory. Trajectories of one cluster, such as those of one person, are not
             independent; tests and intervals keep them together.
         """
         if end is not None and not (lag in (None, 1) and actions is None and rewards is None):
@@ -653,7 +650,7 @@ class Transitions:
             states=codes[here],
             next_states=codes[here + far],
             n_states=encoded.n_states,
-            labels=encoded.labels,
+            names=encoded.names,
             weights=None if w is None else w[episodes],
             episodes=episodes,
             starts=codes[ends - lengths],
@@ -694,7 +691,7 @@ class Transitions:
             changes. A warning counts the ids that occur in several groups.
         missing : {"error", "split", "drop"}, default="error"
             How to treat missing values: raise an error, end the sequence there, or leave out the row.
-        states : int or list of labels, default=None
+        states : int or list of names, default=None
             The state space, as for :meth:`MarkovChain.from_transitions`, without the end state.
         end : hashable or None, default="auto"
             Name of an absorbing state that follows the last event of every sequence (except where it was cut by a
@@ -720,7 +717,7 @@ class Transitions:
         Examples
         --------
         >>> clicks = {"user": [1, 2, 1, 1], "at": [3, 0, 1, 2], "page": ["buy", "home", "home", "cart"]}
-        >>> Transitions.from_frame(clicks, id="user", time="at", state="page").chain(unseen="self-loop").labels
+        >>> Transitions.from_frame(clicks, id="user", time="at", state="page").chain(unseen="self-loop").names
         ('buy', 'cart', 'home', '■')
         """
         found = sequences(
@@ -732,13 +729,13 @@ class Transitions:
             report_intervals(found)
         elif not by_event:
             found = resampled(found, every)
-        codes, n, labels = encode_column(*found.states, states)
+        codes, n, names = encode_column(*found.states, states)
         ends = found.ends
         inner = np.ones(codes.size, dtype=bool)
         inner[ends] = False  # the last state of a sequence has no successor
         here = np.flatnonzero(inner)
         data = cls(
-            codes[here], codes[here + 1], n, labels, starts=codes[found.begins], clusters=found.clusters,
+            codes[here], codes[here + 1], n, names, starts=codes[found.begins], clusters=found.clusters,
             episodes=np.repeat(np.arange(ends.size), ends - found.begins),
             durations=None if by_event or found.durations is None else found.durations[here],
             strata=None if found.strata is None else named(found.strata), ids=found.ids,
@@ -758,7 +755,7 @@ class Transitions:
     def __repr__(self) -> str:
         names = [(len(self), "transition"), (self.n_episodes, "episode"), (self.n_states, "state")]
         counts = [f"{count} {name}{'s' * (count != 1)}" for count, name in names]
-        extras = [name for name in ("actions", "rewards", "labels", "weights") if getattr(self, name) is not None]
+        extras = [name for name in ("actions", "rewards", "names", "weights") if getattr(self, name) is not None]
         return f"Transitions({', '.join([*counts, *[f'lag {self.lag}'] * (self.lag > 1), *extras])})"
 
     @property
@@ -774,20 +771,20 @@ class Transitions:
     @property
     def end_state(self) -> int | None:
         """Index of the state in which sequences end, or None."""
-        return None if self.end is None or self.labels is None else self.labels.index(self.end)
+        return None if self.end is None or self.names is None else self.names.index(self.end)
 
     def _with_end(self, end: Hashable, last: Integers, ended: Any) -> Transitions:
         """Add a step from the ``last`` state (n_episodes,) of each episode that ``ended`` to an absorbing state."""
-        if self.labels is None and self.n_states > limits.STATES:
+        if self.names is None and self.n_states > limits.STATES:
             raise InvalidData(
                 f"the largest state number is {self.n_states - 1}, which would need {self.n_states} states beside the "
-                "end; if the numbers are labels, pass states=[...], or pass end=None"
+                "end; if the numbers are names, pass states=[...], or pass end=None"
             )
-        names = tuple(range(self.n_states)) if self.labels is None else self.labels
+        known = tuple(range(self.n_states)) if self.names is None else self.names
         if not _is_name(end):
             raise InvalidArgument(f"end is {end!r}; give a name for the end state, such as '■', or None")
-        labels = names if end in names else (*names, end)
-        k = labels.index(end)
+        names = known if end in known else (*known, end)
+        k = names.index(end)
         if (self.states == k).any() or (last == k).any():
             raise InvalidData(
                 f"end is {end!r}, but this is a state of the data; give the end another name, or pass end=None if the "
@@ -804,7 +801,7 @@ class Transitions:
             for name, values in added.items()
             if (part := getattr(self, name)) is not None
         }
-        return replace(self, n_states=len(labels), labels=labels, end=end, **changed)
+        return replace(self, n_states=len(names), names=names, end=end, **changed)
 
     def take_clusters(self, clusters: Any) -> Transitions:
         """Select clusters by index, with all their episodes; an index that occurs repeatedly gives several clusters."""
@@ -871,16 +868,16 @@ class Transitions:
         rewards = self._with_end_reward(rewards)
         check_choice(unseen, "unseen", UNSEEN)
         if unseen != "drop":
-            P = empirical_kernel(fill_unseen(self._pairs(), self.n_states, unseen, self.name), self.n_states, sparse)
+            P = empirical_kernel(fill_unseen(self._pairs(), self.n_states, unseen, self.name_of), self.n_states, sparse)
             start = self._default_start(None) if initial is None else initial
-            return MarkovChain(P, initial=start, rewards=rewards, labels=self.labels, lag=self._known_lag)
+            return MarkovChain(P, initial=start, rewards=rewards, names=self.names, lag=self._known_lag)
         pairs, kept = drop_unseen(self._pairs(), self.n_states)
         start = self._default_start(kept) if initial is None else self._kept_start(initial, kept)
         return MarkovChain(
             empirical_kernel(pairs, kept.size, sparse),
             initial=start,
             rewards=self._kept_rewards(rewards, kept),
-            labels=[self.name(int(k)) for k in kept],
+            names=[self.name_of(int(k)) for k in kept],
             lag=self._known_lag,
         )
 
@@ -889,9 +886,9 @@ class Transitions:
         """The lag, or None for bare pairs, which do not say how far they are apart."""
         return None if self.episodes is None and self.lag == 1 else self.lag
 
-    def name(self, k: int) -> Hashable:
-        """Return the label of state k, or k itself if there are no labels."""
-        return k if self.labels is None else self.labels[k]
+    def name_of(self, k: int) -> Hashable:
+        """Return the name of state k, or k itself if there are no names."""
+        return k if self.names is None else self.names[k]
 
     def _pairs(self) -> WeightedPairs:
         """Return sources, targets and weights of the transitions with positive weight."""
@@ -906,10 +903,10 @@ class Transitions:
         lost = np.setdiff1d(self.states, i)
         if lost.size:
             raise InvalidData(
-                f"weights: every transition out of state {self.name(int(lost[0]))!r} has weight 0; "
+                f"weights: every transition out of state {self.name_of(int(lost[0]))!r} has weight 0; "
                 "give one a positive weight or remove these transitions"
             )
-        return WeightedPairs(i, j, w / w.max() if w.max(initial=0.0) > HUGE else w)
+        return WeightedPairs(i, j, w / w.max() if w.max(initial=0.0) > MAX_WEIGHT else w)
 
     def _default_start(self, kept: Integers | None = None) -> Floats:
         """Return the distribution of the episodes' first states; without episodes, the first state seen (and kept)."""
@@ -925,13 +922,13 @@ class Transitions:
             at, w = np.searchsorted(kept, at[stays]), w[stays]
         if not w.max(initial=0.0) > 0.0:
             raise InvalidData("weights are all zero, so the initial distribution is unknown; pass initial=")
-        w = w if 1 / HUGE < w.max() < HUGE else w / w.max()  # so that sums neither overflow nor lose digits
+        w = w if 1 / MAX_WEIGHT < w.max() < MAX_WEIGHT else w / w.max()  # so that sums neither overflow nor lose digits
         mass = np.bincount(at, w, minlength=n)
         return np.asarray(mass / mass.sum(), dtype=np.float64)
 
     def _kept_start(self, initial: Any, kept: Integers) -> Floats:
         """Restrict an initial distribution to the kept states; it must not put mass on the others."""
-        numbers = {label: k for k, label in enumerate(self.labels or ())}
+        numbers = {name: k for k, name in enumerate(self.names or ())}
         state = find_state(initial, self.n_states, numbers)
         if state is not None:
             support, mass = np.array([state]), np.asarray(kept == state, dtype=np.float64)
@@ -941,7 +938,7 @@ class Transitions:
         gone = np.setdiff1d(support, kept)
         if gone.size:
             raise InvalidData(
-                f"initial: state {self.name(int(gone[0]))!r} was dropped because it has no infinite path; "
+                f"initial: state {self.name_of(int(gone[0]))!r} was dropped because it has no infinite path; "
                 'start elsewhere or use unseen="self-loop"'
             )
         return mass
@@ -969,7 +966,7 @@ class Transitions:
             return None
         values, axes = entries_and_names(rewards)
         if axes and axes[0] is not None:
-            names = {self.name(int(k)) for k in kept}
+            names = {self.name_of(int(k)) for k in kept}
             return {name: value for name, value in zip(axes[0], values, strict=True) if name in names}
         return finite_numbers(rewards, (self.n_states,), name="rewards", per="state")[kept]
 
@@ -1008,7 +1005,7 @@ def cluster_codes(clusters: Any, number: int, name: str = "clusters") -> Integer
     try:
         found = coded(clusters if hasattr(clusters, "__array__") else list(clusters))
     except TypeError:
-        raise InvalidArgument(f"{name} is {clusters!r}; give a label for each of the {number} episodes") from None
+        raise InvalidArgument(f"{name} is {clusters!r}; give the cluster of each of the {number} episodes") from None
     if len(found.codes) != number:
         raise InvalidArgument(f"{name} has {len(found.codes)} entries for {number} episodes; give one per episode")
     if (found.codes < 0).any():

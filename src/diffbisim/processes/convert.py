@@ -20,7 +20,7 @@ def as_chain(
     *,
     initial: Any = None,
     rewards: Any = None,
-    labels: Sequence[Hashable] | None = None,
+    names: Sequence[Hashable] | None = None,
     unseen: str = "error",
     lag: int | None = None,
 ) -> MarkovChain | MDP:
@@ -37,7 +37,7 @@ def as_chain(
         By default that of the object if it has one, else its first state.
     rewards : as for :class:`MarkovChain`, or str, default=None
         A string names a reward structure or proposition of a model, or a node attribute of a graph.
-    labels : sequence of hashables, default=None
+    names : sequence of hashables, default=None
         Names of the states, if the object has none. For a hidden Markov model they say which states are the same as
         those of another, so that the cost "indicator" is possible.
     unseen : str, default="error"
@@ -61,24 +61,24 @@ def as_chain(
     >>> as_chain([[8, 2], [1, 0]], rewards=[0.0, 1.0])
     MarkovChain(2 states, 3 transitions, start 0, rewards)
     """
-    if isinstance(value, (MarkovChain, MDP)) and all(part is None for part in (initial, rewards, labels, lag)):
+    if isinstance(value, (MarkovChain, MDP)) and all(part is None for part in (initial, rewards, names, lag)):
         check_unseen(unseen)
         return value
     if isinstance(value, MDP) and lag is None:
-        return _mdp_with(value, initial, rewards, labels)
+        return _mdp_with(value, initial, rewards, names)
     found = value
     if lag is None and not isinstance(value, (MarkovChain, Transitions)):
-        found = recognize(value, rewards, labels)
+        found = recognize(value, rewards, names)
     if isinstance(found, ExplicitModel) and not found.is_chain and lag is None:
         mdp = MDP.of(found, initial=initial, rewards=rewards, unseen=unseen)
-        return mdp if labels is None else _mdp_with(mdp, labels=labels)
-    options: dict[str, Any] = {"initial": initial, "rewards": rewards, "labels": labels, "unseen": unseen, "lag": lag}
+        return mdp if names is None else _mdp_with(mdp, names=names)
+    options: dict[str, Any] = {"initial": initial, "rewards": rewards, "names": names, "unseen": unseen, "lag": lag}
     return MarkovChain.of(value if found is None else found, **options)
 
 
-def _mdp_with(mdp: MDP, initial: Any = None, rewards: Any = None, labels: Any = None) -> MDP:
+def _mdp_with(mdp: MDP, initial: Any = None, rewards: Any = None, names: Any = None) -> MDP:
     """Return the MDP with other parts."""
-    given = {"initial": initial, "rewards": rewards, "labels": labels}
+    given = {"initial": initial, "rewards": rewards, "names": names}
     return MDP(**mdp.__getstate__() | {name: part for name, part in given.items() if part is not None})
 
 
@@ -93,7 +93,7 @@ def as_processes(values: Iterable[Any]) -> list[Any]:
     Chains with different lags are refused.
     """
     read = [_read(value) for value in values]
-    starts = dict.fromkeys(process.label(int(process.initial.argmax())) for process, guessed in read if guessed)
+    starts = dict.fromkeys(process.name_of(int(process.initial.argmax())) for process, guessed in read if guessed)
     if len(starts) > 1:
         warn_of_input(
             "tables and graphs do not say where a chain starts, so each starts in its first state: "
@@ -154,4 +154,4 @@ def _read(value: Any) -> tuple[Any, bool]:
         return value, False
     if isinstance(found, ExplicitModel):
         return as_chain(found), False
-    return MarkovChain.of(found), found.initial is None and found.labels is not None
+    return MarkovChain.of(found), found.initial is None and found.names is not None

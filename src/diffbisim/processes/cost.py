@@ -34,7 +34,7 @@ Cost = str | Floats | Callable[[MarkovChain, MarkovChain], Any]
 HIDDEN = (
     "whose numbers mean nothing outside of their model, and whose emissions are not part of the chain; give rewards "
     "(as_chain(hmm, rewards=means of the emissions)) or a table of costs between emissions, or name the states that "
-    "are the same with labels="
+    "are the same with names="
 )
 
 
@@ -42,8 +42,8 @@ def ground_cost(cost: Any, X: MarkovChain, Y: MarkovChain) -> Floats:
     """Return the (n_X, n_Y) cost table as a new C-contiguous float64 array.
 
     ``cost`` is "reward", "euclidean", "squared", "indicator", an array, or a function ``(X, Y) -> array``. The result
-    of a function is copied too, since it may reuse its buffer. The rows and columns of a labeled table (a pandas
-    DataFrame) are matched with the labels of X and Y.
+    of a function is copied too, since it may reuse its buffer. The rows and columns of a named table (a pandas
+    DataFrame) are matched with the names of X and Y.
     """
     if isinstance(cost, str):
         if cost in ("reward", "euclidean", "squared"):
@@ -78,24 +78,26 @@ def _differences(r_x: Floats, r_y: Floats) -> Floats:
 
 
 def indicator_cost(X: MarkovChain, Y: MarkovChain) -> Floats:
-    """Return ``1{x ≠ y}``, shape (n_X, n_Y), comparing labels if both chains have them, indices if neither has.
+    """Return ``1{x ≠ y}``, shape (n_X, n_Y), comparing names if both chains have them, indices if neither has.
 
     Hidden states of an HMM are refused, since nothing says that state k of two models is the same.
     """
     for name, chain in (("X", X), ("Y", Y)):
         if chain.hidden:
             raise InvalidCost(f'cost "indicator": {name} has hidden states, {HIDDEN}')
-    if (X.labels is None) != (Y.labels is None):
-        with_, without = ("X", "Y") if X.labels is not None else ("Y", "X")
-        raise InvalidCost(f'cost "indicator": {with_} has labels and {without} has none; label both or neither')
-    if X.labels is None and X.n_states != Y.n_states:
+    if (X.names is None) != (Y.names is None):
+        with_, without = ("X", "Y") if X.names is not None else ("Y", "X")
+        raise InvalidCost(
+            f'cost "indicator": {with_} has names and {without} has none; name the states of both or neither'
+        )
+    if X.names is None and X.n_states != Y.n_states:
         raise InvalidCost(
             f'cost "indicator": X has {X.n_states} states and Y has {Y.n_states}; '
-            "give both chains labels to say which states are the same"
+            "give both chains names to say which states are the same"
         )
     table = np.ones((X.n_states, Y.n_states))
     for x in range(X.n_states):
-        if (y := x if Y.labels is None else Y._numbers.get(X.label(x))) is not None:
+        if (y := x if Y.names is None else Y._numbers.get(X.name_of(x))) is not None:
             table[x, y] = 0.0
     return table
 
@@ -150,8 +152,8 @@ def _chain_rewards(X: MarkovChain, Y: MarkovChain, squared: bool) -> Floats:
 
 
 def _in_order_of_states(table: Any, X: MarkovChain, Y: MarkovChain) -> Any:
-    """Return a labeled table in the order of the states of both chains."""
-    states = [range(chain.n_states) if chain.labels is None else chain.labels for chain in (X, Y)]
+    """Return a named table in the order of the states of both chains."""
+    states = [range(chain.n_states) if chain.names is None else chain.names for chain in (X, Y)]
     return in_order(table, states, "cost", of=("state of X", "state of Y"), error=InvalidCost)
 
 

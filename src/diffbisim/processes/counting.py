@@ -1,8 +1,8 @@
 """Transition kernels from observed data: encode states as integers, then normalize counts.
 
 **Encoding.** Non-negative integers are used as state indices (``n = max + 1``, as in numpy.bincount). Anything else
-(strings, tuples, negative numbers, mixed types) is a label; distinct labels are sorted if possible, otherwise kept in
-order of appearance. ``states`` overrides this: an int n (indices 0 … n-1) or a list of labels in the desired order.
+(strings, tuples, negative numbers, mixed types) is a name; distinct names are sorted if possible, otherwise kept in
+order of appearance. ``states`` overrides this: an int n (indices 0 … n-1) or a list of names in the desired order.
 
 A missing value (None, NaN, NaT, pandas.NA, a masked entry, or a tuple that contains one) is not a state and raises an
 error: the caller decides whether to drop the entry or to name the state.
@@ -28,9 +28,9 @@ import scipy.sparse as sp
 from diffbisim.common.checks import ROUNDED, Floats, Integers, Matrix, check_count, finite_numbers
 from diffbisim.common.errors import InvalidData
 from diffbisim.common.names import (
-    Labels,
+    Names,
     axis_names,
-    distinct_labels,
+    distinct_names,
     few,
     is_missing,
     library,
@@ -59,11 +59,11 @@ class WeightedPairs(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Data as state indices: ``codes`` (m,) in 0 … n_states-1, and the labels of the states, if any."""
+    """Data as state indices: ``codes`` (m,) in 0 … n_states-1, and the names of the states, if any."""
 
     codes: Integers
     n_states: int
-    labels: Labels | None
+    names: Names | None
 
 
 def encode_pairs(s: Any, s_next: Any, states: Any) -> Encoded:
@@ -89,7 +89,7 @@ def encode_actions(actions: Any, rewards: Any, m: int) -> dict[str, Any]:
         if len(entries) != m:
             raise InvalidData(f"actions has {len(entries)} entries for {m} transitions; give one per transition")
         done = _encode(entries, None, lambda k: f"actions[{k}]")
-        known |= {"actions": done.codes, "n_actions": done.n_states, "action_labels": done.labels}
+        known |= {"actions": done.codes, "n_actions": done.n_states, "action_names": done.names}
     if rewards is not None:
         known["rewards"] = finite_numbers(rewards, (m,), name="rewards", per="transition")
     return known
@@ -145,8 +145,8 @@ def _encode(entries: Integers | list[Any], states: Any, where: Where) -> Encoded
     if states is None and isinstance(entries, np.ndarray) and entries.min() >= 0:
         return Encoded(entries, int(entries.max()) + 1, None)
     items = _as_list(entries)
-    labels = _distinct_entries(items, where) if states is None else _given_labels(states)
-    numbers = {label: k for k, label in enumerate(labels)}
+    names = _distinct_entries(items, where) if states is None else _given_names(states)
+    numbers = {name: k for k, name in enumerate(names)}
     try:
         codes = np.fromiter(map(numbers.__getitem__, items), dtype=np.int64, count=len(items))
     except (KeyError, TypeError):
@@ -154,7 +154,7 @@ def _encode(entries: Integers | list[Any], states: Any, where: Where) -> Encoded
         if is_missing(items[k]):
             raise _missing(where(k), items[k]) from None
         raise InvalidData(f"{where(k)} = {items[k]!r} is not in states; add it there or remove it") from None
-    return Encoded(codes, len(labels), labels)
+    return Encoded(codes, len(names), names)
 
 
 def _column(values: Any, name: str) -> Integers | list[Any]:
@@ -177,7 +177,7 @@ def _column(values: Any, name: str) -> Integers | list[Any]:
         raise InvalidData(f"{name} = {values!r} is not a sequence of states") from None
     kinds = set(map(type, items))
     if kinds and all(issubclass(kind, (int, np.integer)) and kind is not bool for kind in kinds):
-        with suppress(OverflowError):  # integers such as 2**64 are treated as labels
+        with suppress(OverflowError):  # integers such as 2**64 are treated as names
             return np.array(items, dtype=np.int64)
     return items
 
@@ -215,26 +215,26 @@ def _within(entries: Integers | list[Any], n: int, where: Where) -> Encoded:
     return Encoded(entries, n, None)
 
 
-def _distinct_entries(items: list[Any], where: Where) -> Labels:
+def _distinct_entries(items: list[Any], where: Where) -> Names:
     """Return the distinct entries, sorted if possible, else in order of appearance."""
     try:
-        labels = list(dict.fromkeys(items))
+        names = list(dict.fromkeys(items))
     except TypeError:
         k = next(k for k, item in enumerate(items) if not _hashable(item))
         raise InvalidData(f"{where(k)} = {items[k]!r} is not hashable; use numbers, strings or tuples") from None
-    if any(map(is_missing, labels)):
+    if any(map(is_missing, names)):
         k = next(k for k, item in enumerate(items) if is_missing(item))
         raise _missing(where(k), items[k])
-    with suppress(TypeError):  # labels that cannot be sorted stay in order of appearance
-        labels.sort()
-    return tuple(map(python_scalar, labels))
+    with suppress(TypeError):  # names that cannot be sorted stay in order of appearance
+        names.sort()
+    return tuple(map(python_scalar, names))
 
 
-def _given_labels(states: Any) -> Labels:
+def _given_names(states: Any) -> Names:
     names = ordered_names(states, "states") or []
     if not names:
         raise InvalidData("states is empty; list at least one state")
-    return distinct_labels(names, len(names), name="states") or ()
+    return distinct_names(names, len(names), name="states") or ()
 
 
 def _missing(where: str, item: Any) -> InvalidData:
@@ -334,7 +334,7 @@ def fill_unseen(pairs: WeightedPairs, n: int, unseen: str, name: Callable[[int],
     if n > limits.STATES:
         raise InvalidData(
             f"the largest state number is {n - 1}, which would need {n} states; "
-            'if the numbers are labels, pass states=[...] or unseen="drop"'
+            'if the numbers are names, pass states=[...] or unseen="drop"'
         )
     gaps = np.setdiff1d(np.arange(n), sources, assume_unique=True)
     if unseen == "self-loop":
@@ -389,5 +389,5 @@ def _unseen_message(sources: Integers, n: int, name: Callable[[int], Hashable]) 
     return (
         f"{missing} of {n} states have no outgoing transition: {names}; "
         'pass unseen="self-loop" (they are absorbing), "uniform" (anything can follow) or "drop" (leave them '
-        "out), or states=[...] if the numbers are labels"
+        "out), or states=[...] if the numbers are names"
     )

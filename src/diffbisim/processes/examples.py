@@ -164,7 +164,7 @@ def four_rooms(
 ) -> MDP:
     """Create the four-rooms grid (Sutton, Precup, Singh 1999): ``size`` × ``size`` cells, two walls, four doors.
 
-    Labels are (row, col). The actions are up, down, left and right, and a move into a wall stays; with probability
+    Names are (row, col). The actions are up, down, left and right, and a move into a wall stays; with probability
     ``slip`` the action is replaced by a uniformly random one of the four. The initial state is (0, 0), and the reward
     is 1 at ``goal`` (default: the opposite corner), which is not absorbing. Known: 104 cells at size 11, 40 at size 7.
 
@@ -174,19 +174,19 @@ def four_rooms(
     """
     free = _four_rooms_map(size)
     cells = np.argwhere(free)  # (n, 2), row by row
-    labels: list[Any] = [(int(row), int(col)) for row, col in cells]
+    names: list[Any] = [(int(row), int(col)) for row, col in cells]
     end = (size - 1, size - 1) if goal is None else (int(goal[0]), int(goal[1]))
-    if end not in labels:
+    if end not in names:
         raise InvalidArgument(f"goal = {end} is a wall or outside the {size} x {size} grid")
     number = np.full((size, size), -1)
     number[free] = np.arange(len(cells))
     moves = [_moves(cells, number, step) for step in ((-1, 0), (1, 0), (0, -1), (0, 1))]
-    rewards = [float(cell == end) for cell in labels]
+    rewards = [float(cell == end) for cell in names]
     actions = ("up", "down", "left", "right")
     _at_least(irrelevant, 1, "irrelevant")
     if irrelevant == 1:
-        return MDP(_slipping(moves, slip), initial=(0, 0), rewards=rewards, labels=labels, actions=actions)
-    m, n = irrelevant, len(labels)
+        return MDP(_slipping(moves, slip), initial=(0, 0), rewards=rewards, names=names, actions=actions)
+    m, n = irrelevant, len(names)
     _probability(influence, "influence")
     turned = [moves[k] for k in (3, 2, 0, 1)]  # up to right, down to left, left to up, right to down
     share = influence * np.arange(m) / (m - 1)
@@ -196,8 +196,8 @@ def four_rooms(
     kernels = [
         sp.csr_array(sp.vstack([sp.kron(by_value[z][a], anew) for z in range(m)], format="csr")[at]) for a in range(4)
     ]
-    named = [(*cell, z) for cell in labels for z in range(m)]
-    return MDP(kernels, initial=(0, 0, 0), rewards=np.repeat(rewards, m), labels=named, actions=actions)
+    named = [(*cell, z) for cell in names for z in range(m)]
+    return MDP(kernels, initial=(0, 0, 0), rewards=np.repeat(rewards, m), names=named, actions=actions)
 
 
 def four_rooms_walk(size: int = 11, goal: tuple[int, int] | None = None) -> MarkovChain:

@@ -60,7 +60,7 @@ class ExplicitModel:
     actions: Sequence[str] = ()  # (C,) action names, "" for none
     rewards: Mapping[str, Floats] | None = None  # name -> (C,)
     propositions: Mapping[str, Integers] | None = None  # name -> states
-    labels: Sequence[Hashable] | None = None
+    names: Sequence[Hashable] | None = None
 
     @property
     def is_chain(self) -> bool:
@@ -79,7 +79,7 @@ class ExplicitModel:
         found = {
             "initial": self._initial(),
             "rewards": rewards if not _is_name(rewards) else self._rewards(rewards, place),
-            "labels": self.labels,
+            "names": self.names,
         }
         if self.is_chain:
             return found | {"transition": kernels[0]}
@@ -216,9 +216,9 @@ def _is_name(rewards: Any) -> bool:
 
 
 def variables(texts: Sequence[str]) -> list[Hashable] | None:
-    """Parse Storm's state valuations into labels: "[x=3 & !up]" becomes (3, False). None if they are not distinct."""
-    labels = [tuple(map(_value, text.strip("[] \t").split("&"))) for text in texts]
-    return list(labels) if len(set(labels)) == len(labels) else None
+    """Parse Storm's state valuations into names: "[x=3 & !up]" becomes (3, False). None if they are not distinct."""
+    names = [tuple(map(_value, text.strip("[] \t").split("&"))) for text in texts]
+    return list(names) if len(set(names)) == len(names) else None
 
 
 def _value(text: str) -> Any:

@@ -36,7 +36,7 @@ from diffbisim.processes.stochastic import as_generator
 #: Sums over time are truncated where the weights of the remaining times add up to less than this.
 NEGLIGIBLE = 1e-12
 #: The same for bounds.
-SMALL = 1e-7
+NEGLIGIBLE_FOR_BOUNDS = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +197,7 @@ def euclidean_bounds(X: LinearGaussian, Y: LinearGaussian, discount: float, weig
     They are equal if the processes differ by a shift, or by the scale of their noise from the same starting point. With
     ``weights`` of the times 0 … T, the discount only selects one of the couplings.
     """
-    w = times(discount, SMALL) if weights is None else np.asarray(weights, dtype=np.float64)
+    w = times(discount, NEGLIGIBLE_FOR_BOUNDS) if weights is None else np.asarray(weights, dtype=np.float64)
     d = X.dimension
     joint = [np.eye(d)]
     radii = [np.abs(np.linalg.eigvals(Z.slope)).max() for Z in (X, Y)]

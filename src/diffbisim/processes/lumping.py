@@ -13,7 +13,7 @@ and C (Givan, Dean & Greig 2003); then their distance in Ferns' metric is zero. 
 values as its lift, and an optimal policy lifts to an optimal one.
 
 The key is what an observer sees of a state, by default the reward. Without rewards and without a key all states look
-the same, and the result is a single class. State labels are names, not observations, and are never used.
+the same, and the result is a single class. Names of states are not observed, and never used.
 
 *Tolerance.* Probabilities are floats, so P(s, C) = P(t, C) means "up to tol", which is not transitive. The result is a
 fixed point of the following rule: if the members of a class are sorted by P(·, C), neighbors differ by at most ``tol``,
@@ -48,7 +48,7 @@ from diffbisim.processes.convert import as_process
 from diffbisim.processes.mdp import MDP
 
 Array = NDArray[np.float64]
-Labels = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,7 +57,7 @@ class Partition:
 
     Attributes
     ----------
-    labels : array of ints, shape (n,)
+    assignment : array of ints, shape (n,)
         Class of each state; classes are numbered by first appearance.
     residual : float
         Largest total variation between a member's row, summed over classes, and its class's row.
@@ -67,7 +67,7 @@ class Partition:
         Number of transitions visited during refinement.
     """
 
-    labels: Labels
+    assignment: Integers
     residual: float
     reward_residual: float | None
     edges_scanned: int
@@ -75,9 +75,9 @@ class Partition:
     @cached_property
     def n_states(self) -> int:
         """Number of classes."""
-        return int(self.labels.max()) + 1
+        return int(self.assignment.max()) + 1
 
-    def members(self, k: int) -> Labels:
+    def members(self, k: int) -> Integers:
         """Return the states of class ``k``, ascending."""
         if not 0 <= k < self.n_states:
             raise InvalidArgument(f"k = {k} is not a class: give an index from 0 to {self.n_states - 1}")
@@ -91,19 +91,19 @@ class Partition:
                 f"values has shape {table.shape}; axis {axis} must have one entry for each of the "
                 f"{self.n_states} classes"
             )
-        return np.take(table, self.labels, axis=axis)
+        return np.take(table, self.assignment, axis=axis)
 
     @cached_property
-    def _order(self) -> Labels:
-        return np.argsort(self.labels, kind="stable")
+    def _order(self) -> Integers:
+        return np.argsort(self.assignment, kind="stable")
 
     @cached_property
-    def _bounds(self) -> Labels:
-        return np.searchsorted(self.labels[self._order], np.arange(self.n_states + 1))
+    def _bounds(self) -> Integers:
+        return np.searchsorted(self.assignment[self._order], np.arange(self.n_states + 1))
 
     def __repr__(self) -> str:
         classes = f"{self.n_states} class{'es' * (self.n_states != 1)}"
-        return f"{type(self).__name__}({self.labels.size} states in {classes}, residual {self.residual:.1e})"
+        return f"{type(self).__name__}({self.assignment.size} states in {classes}, residual {self.residual:.1e})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,7 +114,7 @@ class Lumping(Partition):
     ----------
     chain : MarkovChain
         The quotient: rows and rewards are averaged over the members of a class and initial probabilities summed. Each
-        class has the label of its first member, and the kernel is sparse if and only if the original is.
+        class has the name of its first member, and the kernel is sparse if and only if the original is.
     """
 
     chain: MarkovChain
@@ -170,24 +170,24 @@ def lump(chain: MarkovChain | MDP, *, tol: float = 1e-12, key: Iterable[Hashable
     if key is None and chain.rewards is None and chain.n_states > 1:
         warn_of_input(
             "chain has no rewards and there is no key, so all states look the same and form one class; give rewards, "
-            "or key= what an observer sees of each state, such as key=chain.labels"
+            "or key= what an observer sees of each state, such as key=chain.names"
         )
     start = _observed(chain.rewards, chain.n_states, tol) if key is None else _keyed(key, chain.n_states)
     kernels = _kernels(chain)
-    labels, scanned = _refined(kernels, start, float(tol))
-    quotients, residual = _quotients(kernels, labels)
-    rewards, off = _class_rewards(chain.rewards, labels)
-    first = np.unique(labels, return_index=True)[1]
-    names: dict[str, Any] = {
-        "initial": np.bincount(labels, weights=chain.initial),
+    assignment, scanned = _refined(kernels, start, float(tol))
+    quotients, residual = _quotients(kernels, assignment)
+    rewards, off = _class_rewards(chain.rewards, assignment)
+    first = np.unique(assignment, return_index=True)[1]
+    others: dict[str, Any] = {
+        "initial": np.bincount(assignment, weights=chain.initial),
         "rewards": rewards,
-        "labels": None if chain.labels is None else [chain.labels[s] for s in first],
+        "names": None if chain.names is None else [chain.names[s] for s in first],
     }
     parts = [quotient if chain.is_sparse else quotient.toarray() for quotient in quotients]
     if isinstance(chain, MDP):
-        return MDPLumping(labels, residual, off, scanned, MDP(parts, actions=chain.actions, **names))
-    quotient = MarkovChain(parts[0], lag=chain.lag, hidden=chain.hidden, **names)
-    return Lumping(labels, residual, off, scanned, quotient)
+        return MDPLumping(assignment, residual, off, scanned, MDP(parts, actions=chain.actions, **others))
+    quotient = MarkovChain(parts[0], lag=chain.lag, hidden=chain.hidden, **others)
+    return Lumping(assignment, residual, off, scanned, quotient)
 
 
 def _kernels(process: MarkovChain | MDP) -> list[sparse.csr_array]:
@@ -197,7 +197,7 @@ def _kernels(process: MarkovChain | MDP) -> list[sparse.csr_array]:
     return [process.successors.matrix]
 
 
-def _refined(kernels: list[sparse.csr_array], start: Labels, tol: float) -> tuple[Labels, int]:
+def _refined(kernels: list[sparse.csr_array], start: Integers, tol: float) -> tuple[Integers, int]:
     """Refine a partition to a fixed point; also return the number of transitions visited."""
     from diffbisim import _engine
     from diffbisim.common.stopping import engine_run
@@ -208,7 +208,7 @@ def _refined(kernels: list[sparse.csr_array], start: Labels, tol: float) -> tupl
     return by_first_appearance(blocks), scanned
 
 
-def _observed(rewards: Array | None, n: int, tol: float) -> Labels:
+def _observed(rewards: Array | None, n: int, tol: float) -> Integers:
     """Return classes of (nearly) equal rewards: sorted rewards are cut at gaps above tol times the largest reward.
 
     With several actions, a cut for one may create a gap for another, so this repeats until nothing is cut.
@@ -227,7 +227,7 @@ def _observed(rewards: Array | None, n: int, tol: float) -> Labels:
     return classes
 
 
-def _keyed(key: Iterable[Any], n: int) -> Labels:
+def _keyed(key: Iterable[Any], n: int) -> Integers:
     """Return classes of equal keys."""
     if isinstance(key, np.ndarray) and key.dtype != object:
         classes = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1) if key.ndim else key
@@ -243,31 +243,31 @@ def _keyed(key: Iterable[Any], n: int) -> Labels:
     return classes.astype(np.int64)
 
 
-def by_first_appearance(classes: Any) -> Labels:
+def by_first_appearance(classes: Any) -> Integers:
     """Renumber the classes by first appearance."""
     _, first, inverse = np.unique(classes, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse.reshape(-1)].astype(np.int64)
 
 
-def _quotients(kernels: list[sparse.csr_array], labels: Labels) -> tuple[list[sparse.csr_array], float]:
+def _quotients(kernels: list[sparse.csr_array], assignment: Integers) -> tuple[list[sparse.csr_array], float]:
     """Return the kernels of the quotient, with rows averaged over members, and the residual."""
-    n, count = labels.size, np.bincount(labels)
-    into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, count.size))
+    n, count = assignment.size, np.bincount(assignment)
+    into = sparse.csr_array((np.ones(n), assignment, np.arange(n + 1)), shape=(n, count.size))
     quotients, residual = [], 0.0
     for kernel in kernels:
         rows = sparse.csr_array(kernel @ into)  # (n, classes)
         quotients.append(sparse.csr_array(sparse.diags_array(1 / count) @ (into.T @ rows)))
-        residual = max(residual, float(np.max(abs(rows - quotients[-1][labels]).sum(axis=1))) / 2)
+        residual = max(residual, float(np.max(abs(rows - quotients[-1][assignment]).sum(axis=1))) / 2)
     return quotients, residual
 
 
-def _class_rewards(rewards: Array | None, labels: Labels) -> tuple[Array | None, float | None]:
+def _class_rewards(rewards: Array | None, assignment: Integers) -> tuple[Array | None, float | None]:
     """Return the mean rewards of the classes and the largest deviation of a member from them."""
     if rewards is None:
         return None, None
-    _, first, count = np.unique(labels, return_index=True, return_counts=True)
+    _, first, count = np.unique(assignment, return_index=True, return_counts=True)
     start = rewards[first]  # averaging differences from the first member is exact where all are equal
-    off = (rewards - start[labels]).reshape(labels.size, -1)
-    sums = np.stack([np.bincount(labels, weights=column) for column in off.T], axis=1)
+    off = (rewards - start[assignment]).reshape(assignment.size, -1)
+    sums = np.stack([np.bincount(assignment, weights=column) for column in off.T], axis=1)
     means = start + (sums / count[:, None]).reshape(start.shape)
-    return means, float(np.abs(rewards - means[labels]).max())
+    return means, float(np.abs(rewards - means[assignment]).max())

@@ -35,9 +35,9 @@ from diffbisim.common.checks import (
 )
 from diffbisim.common.errors import InvalidArgument, InvalidChain, InvalidData
 from diffbisim.common.names import (
-    Labels,
+    Names,
     axis_names,
-    distinct_labels,
+    distinct_names,
     in_order,
     is_frame,
     kernel_in_order,
@@ -59,12 +59,12 @@ class MDP:
     ----------
     transition : array of shape (n_actions, n, n), list of (n, n) matrices, or mapping from action to matrix
         The kernel of each action, dense or scipy.sparse (one sparse matrix makes all of them sparse). The names of the
-        rows and columns of pandas or xarray tables become the labels.
+        rows and columns of pandas or xarray tables become those of the states.
     initial : hashable, int, array of shape (n,), mapping or Series, default=0
-        A state (label or index; labels take precedence) or a distribution.
+        A state (name or index; names take precedence) or a distribution.
     rewards : array of shape (n,) or (n, n_actions), mapping, Series or DataFrame, default=None
-        Rewards of states, or of states and actions; labeled input is matched by name.
-    labels, actions : sequences of hashables, default=None
+        Rewards of states, or of states and actions; named input is matched by name.
+    names, actions : sequences of hashables, default=None
         Distinct names of the states and of the actions.
 
     Examples
@@ -77,8 +77,8 @@ class MDP:
     transition: tuple[Matrix, ...]  # one kernel per action
     initial: Floats
     rewards: Floats | None  # (n,) or (n, n_actions)
-    labels: Labels | None
-    actions: Labels | None
+    names: Names | None
+    actions: Names | None
 
     def __init__(
         self,
@@ -86,19 +86,19 @@ class MDP:
         *,
         initial: Any = 0,
         rewards: Any = None,
-        labels: Sequence[Hashable] | None = None,
+        names: Sequence[Hashable] | None = None,
         actions: Sequence[Hashable] | None = None,
     ) -> None:
         tables, action_names = _by_action(transition, ordered_names(actions, "actions"))
-        kernels, state_names = _kernels(tables, action_names, ordered_names(labels, "labels"))
+        kernels, state_names = _kernels(tables, action_names, ordered_names(names, "names"))
         n = int(kernels[0].shape[0])
-        names = distinct_labels(state_names, n)
-        known = distinct_labels(action_names, len(kernels), name="actions", per="action")
+        states = distinct_names(state_names, n)
+        known = distinct_names(action_names, len(kernels), name="actions", per="action")
         self.__dict__.update(
             transition=kernels,
-            initial=start_distribution(initial, n, {name: k for k, name in enumerate(names or ())}),
-            rewards=_rewards(rewards, n, len(kernels), names, known),
-            labels=names,
+            initial=start_distribution(initial, n, {name: k for k, name in enumerate(states or ())}),
+            rewards=_rewards(rewards, n, len(kernels), states, known),
+            names=states,
             actions=known,
         )
 
@@ -138,9 +138,9 @@ class MDP:
             steps = WeightedPairs(
                 np.append(i[own], gaps), np.append(j[own], gaps), np.append(w[own], np.ones(gaps.size))
             )
-            kernels.append(empirical_kernel(fill_unseen(steps, n, "uniform", data.name), n, None))
+            kernels.append(empirical_kernel(fill_unseen(steps, n, "uniform", data.name_of), n, None))
         start = data._default_start() if initial is None else initial
-        return cls(kernels, initial=start, rewards=rewards, labels=data.labels, actions=data.action_labels)
+        return cls(kernels, initial=start, rewards=rewards, names=data.names, actions=data.action_names)
 
     @classmethod
     def of(cls, value: Any, *, initial: Any = None, rewards: Any = None, unseen: str = "error") -> MDP:
@@ -189,13 +189,13 @@ class MDP:
         """Total number of positive entries of all kernels."""
         return int(self._stacked.indices.size)
 
-    def label(self, i: int) -> Hashable:
-        """Return the label of state i, or i itself if the MDP has no labels."""
-        return i if self.labels is None else self.labels[i]
+    def name_of(self, i: int) -> Hashable:
+        """Return the name of state i, or i itself if the MDP has no names."""
+        return i if self.names is None else self.names[i]
 
     def with_initial(self, initial: Any) -> MDP:
         """Return the MDP with a different initial distribution; kernels are shared."""
-        numbers = {name: k for k, name in enumerate(self.labels or ())}
+        numbers = {name: k for k, name in enumerate(self.names or ())}
         new = object.__new__(MDP)
         new.__dict__.update(self.__getstate__(), initial=start_distribution(initial, self.n_states, numbers))
         return new
@@ -203,7 +203,7 @@ class MDP:
     def __repr__(self) -> str:
         support = np.flatnonzero(self.initial)
         k = int(support[0])
-        start = repr(self.labels[k] if self.labels else k) if support.size == 1 else f"in {support.size} states"
+        start = repr(self.names[k] if self.names else k) if support.size == 1 else f"in {support.size} states"
         return f"MDP({self.n_states} states, {self.n_actions} actions, start {start})"
 
     def uniform_policy(self) -> Floats:
@@ -218,7 +218,7 @@ class MDP:
         """Return the chain under a validated policy."""
         r = self.rewards
         rewards = freeze(np.einsum("sa,sa->s", pi, r)) if r is not None and r.ndim == 2 else r
-        return MarkovChain._trusted(mixed_rows(self._mixture(pi)), self.initial, rewards, self.labels)
+        return MarkovChain._trusted(mixed_rows(self._mixture(pi)), self.initial, rewards, self.names)
 
     def sample(self, policy: Any, n_steps: int, rng: int | np.random.Generator) -> tuple[Integers, Integers]:
         """Sample a path under a policy: ``n_steps + 1`` states and the ``n_steps`` actions between them."""
@@ -238,7 +238,7 @@ class MDP:
         return Successors.of(sp.vstack([sp.csr_array(P) for P in self.transition], format="csr"))
 
     def _policy(self, policy: Any) -> Floats:
-        return policy_table(policy, (self.n_states, self.n_actions), labels=self.labels, actions=self.actions)
+        return policy_table(policy, (self.n_states, self.n_actions), names=self.names, actions=self.actions)
 
     def _mixture(self, pi: Floats) -> Matrix:
         """Return ``Σ_a π(a|s) P_a[s, s']``, sparse if the kernels are."""
@@ -249,7 +249,7 @@ class MDP:
         return mixed  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("transition", "initial", "rewards", "labels", "actions")}
+        return {name: getattr(self, name) for name in ("transition", "initial", "rewards", "names", "actions")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for part in (*state["transition"], state["initial"], state["rewards"]):
@@ -272,26 +272,26 @@ def _by_action(transition: Any, actions: Any) -> tuple[Any, Any]:
     return [transition[k] for k in order or ()], names if actions is None else actions
 
 
-def _kernels(transition: Any, actions: Any, labels: Any) -> tuple[tuple[Matrix, ...], Any]:
-    """Return one validated kernel per action, equal in shape and all dense or all CSR, and the labels."""
+def _kernels(transition: Any, actions: Any, names: Any) -> tuple[tuple[Matrix, ...], Any]:
+    """Return one validated kernel per action, equal in shape and all dense or all CSR, and the names."""
     listed = hasattr(transition, "__len__") and not is_sparse(transition) and not is_frame(transition)
     if not listed or np.ndim(transition[0] if len(transition) else 0) != 2:
         raise InvalidChain("transition must contain one (n, n) matrix per action, shape (n_actions, n, n)")
-    names = list(range(len(transition))) if actions is None else list(actions)
-    titles = [f"transition of action {names[a] if a < len(names) else a!r}" for a in range(len(transition))]
-    if labels is None:  # use those of the first table that has any
+    known = list(range(len(transition))) if actions is None else list(actions)
+    titles = [f"transition of action {known[a] if a < len(known) else a!r}" for a in range(len(transition))]
+    if names is None:  # use those of the first table that has any
         found = (kernel_in_order(P, None, name)[1] for P, name in zip(transition, titles, strict=True))
-        labels = next((own for own in found if own is not None), None)
+        names = next((own for own in found if own is not None), None)
     sparse = any(is_sparse(P) for P in transition)
     kernels = []
     for a, (table, name) in enumerate(zip(transition, titles, strict=True)):
-        P, _ = kernel_in_order(table, labels, name)
-        kernels.append(stochastic_matrix(sp.csr_array(P) if sparse else P, name=name, labels=labels))
+        P, _ = kernel_in_order(table, names, name)
+        kernels.append(stochastic_matrix(sp.csr_array(P) if sparse else P, name=name, names=names))
         if kernels[a].shape != kernels[0].shape:
             raise InvalidChain(
                 f"{name} has shape {kernels[a].shape}, but the first has {kernels[0].shape}; all must be equal"
             )
-    return tuple(kernels), labels
+    return tuple(kernels), names
 
 
 def _scaled(P: sp.csr_array, factors: Floats) -> sp.csr_array:
@@ -299,13 +299,13 @@ def _scaled(P: sp.csr_array, factors: Floats) -> sp.csr_array:
     return sp.csr_array((P.data * np.repeat(factors, np.diff(P.indptr)), P.indices, P.indptr), shape=P.shape)
 
 
-def _rewards(rewards: Any, n: int, n_actions: int, labels: Labels | None, actions: Labels | None) -> Floats | None:
+def _rewards(rewards: Any, n: int, n_actions: int, names: Names | None, actions: Names | None) -> Floats | None:
     if rewards is not None and not isinstance(rewards, Mapping) and np.ndim(rewards) == 2:
-        axes = [range(n) if labels is None else labels, range(n_actions) if actions is None else actions]
+        axes = [range(n) if names is None else names, range(n_actions) if actions is None else actions]
         rewards = in_order(rewards, axes, "rewards", of=("state", "action"))
         table = finite_numbers(rewards, (n, n_actions), name="rewards", per="state and action")
         return freeze(table)
-    return state_rewards(rewards, n, labels)
+    return state_rewards(rewards, n, names)
 
 
 # --- estimation from data -----------------------------------------------------------------------------------------
@@ -327,10 +327,10 @@ def _observed(data: Any, rewards: Any, unseen: str) -> tuple[Integers, Integers,
 def _unseen_message(data: Transitions, never: Integers, left: Any) -> str:
     if never.size:
         a, s = (int(k) for k in never[0])
-        action = a if data.action_labels is None else data.action_labels[a]
-        what = f"action {action!r} was never taken in state {data.name(s)!r} ({len(never)} such pairs in total)"
+        action = a if data.action_names is None else data.action_names[a]
+        what = f"action {action!r} was never taken in state {data.name_of(s)!r} ({len(never)} such pairs in total)"
     else:
-        what = f"state {data.name(int(np.argmin(left)))!r} has no outgoing transition"
+        what = f"state {data.name_of(int(np.argmin(left)))!r} has no outgoing transition"
     return f'{what}; pass unseen="self-loop" (stay there, with the lowest reward) or "uniform"'
 
 

@@ -139,9 +139,9 @@ def action_rewards(mdp: MDP, rewards: Any = None) -> Floats:
 
 
 def _bare_rewards(mdp: MDP, rewards: Any) -> Any:
-    """Return labeled rewards (a mapping, Series or DataFrame) in the order of the MDP's states and actions."""
+    """Return named rewards (a mapping, Series or DataFrame) in the order of the MDP's states and actions."""
     n, k = mdp.n_states, mdp.n_actions
-    states, actions = mdp.labels or range(n), mdp.actions or range(k)
+    states, actions = mdp.names or range(n), mdp.actions or range(k)
     by_state = np.shape(rewards) == (n, n) and n != k
     axes = [states] if len(entries_and_names(rewards)[1]) == 1 else [states, states if by_state else actions]
     return np.asarray(in_order(rewards, axes, "rewards", of=("state", "state" if by_state else "action")))

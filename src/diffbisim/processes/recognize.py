@@ -50,17 +50,17 @@ class ChainParts(NamedTuple):
     weights: bool = False  # whether rows have to be normalized
     initial: Any = None
     rewards: Any = None
-    labels: Sequence[Hashable] | None = None
+    names: Sequence[Hashable] | None = None
     lag: float | None = None
     hidden: bool = False  # whether the states are those of an HMM, whose emissions are not part of the chain
 
     @property
     def facts(self) -> dict[str, Any]:
         """Everything apart from the table and the rewards, by the argument of `MarkovChain`."""
-        return {name: getattr(self, name) for name in ("initial", "labels", "lag", "hidden")}
+        return {name: getattr(self, name) for name in ("initial", "names", "lag", "hidden")}
 
 
-def recognize(value: Any, rewards: Any = None, labels: Any = None) -> ChainParts | ExplicitModel | None:
+def recognize(value: Any, rewards: Any = None, names: Any = None) -> ChainParts | ExplicitModel | None:
     """Return the parts of the chain that an object holds, or None if its type is not supported.
 
     ``rewards`` may name a reward structure or attribute of the object.
@@ -72,7 +72,7 @@ def recognize(value: Any, rewards: Any = None, labels: Any = None) -> ChainParts
     if read is not None:
         found = read(value, rewards)
     elif isinstance(value, (np.ndarray, list)) or sp.issparse(value) or len(axis_names(value)) == 2:
-        found = _table(value, labels)
+        found = _table(value, names)
     elif isinstance(value, Mapping) and value and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
         found = _edges(value)
     elif isinstance(value, tuple) and len(value) == 3 and all(isinstance(part, Mapping) for part in value):
@@ -85,20 +85,20 @@ def recognize(value: Any, rewards: Any = None, labels: Any = None) -> ChainParts
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def _table(value: Any, labels: Any = None) -> ChainParts:
+def _table(value: Any, names: Any = None) -> ChainParts:
     """Read a table of probabilities or counts, aligned by name if it has names."""
-    if is_frame(value) and _is_counted(value) and labels is None:
-        value, labels = _crosstab(value)
+    if is_frame(value) and _is_counted(value) and names is None:
+        value, names = _crosstab(value)
     elif is_frame(value) and value.shape[0] != value.shape[1]:
         raise InvalidChain(
             f"the table has shape {tuple(value.shape)}, but a transition matrix is square; for a table of events use "
             "Transitions.from_frame(table, id=..., time=..., state=...)"
         )
-    table, names = kernel_in_order(value, labels)
+    table, found = kernel_in_order(value, names)
     counted = _is_counted(table)
-    if counted and names is not None:
-        _check_margins(table, names)
-    return ChainParts(table, counted, labels=names)
+    if counted and found is not None:
+        _check_margins(table, found)
+    return ChainParts(table, counted, names=found)
 
 
 def _check_margins(table: Any, names: Sequence[Hashable]) -> None:
@@ -180,7 +180,7 @@ def _graph(graph: Any, rewards: Any) -> ChainParts:
         if without:
             raise InvalidChain(f"node {without[0]!r} has no attribute {rewards!r}; set it for every node")
         rewards = [graph.nodes[node][rewards] for node in nodes]
-    return ChainParts(_sparse(i, j, w, len(nodes)), True, rewards=rewards, labels=_names(nodes))
+    return ChainParts(_sparse(i, j, w, len(nodes)), True, rewards=rewards, names=_names(nodes))
 
 
 def _remark_on_attributes(graph: Any, rewards: Any) -> None:
@@ -210,7 +210,7 @@ def _edges(edges: Mapping[Any, Any]) -> ChainParts:
     names = list(dict.fromkeys(state for pair in edges for state in pair))
     number = {name: k for k, name in enumerate(names)}
     i, j = ([number[pair[side]] for pair in edges] for side in (0, 1))
-    return ChainParts(_sparse(i, j, list(edges.values()), len(names)), True, labels=names)
+    return ChainParts(_sparse(i, j, list(edges.values()), len(names)), True, names=names)
 
 
 def _directly_follows(graph: Mapping[Any, Any], starts: Mapping[Any, Any], ends: Mapping[Any, Any]) -> ChainParts:
@@ -260,9 +260,9 @@ def _deeptime(model: Any, rewards: Any) -> ChainParts:
         return ChainParts(model.count_matrix, True, start, rewards, _symbols(model), lag=model.lagtime)
     if not hasattr(model, "transition_matrix"):
         raise InvalidChain(f"deeptime's {type(model).__name__} has no transition matrix; give a MarkovStateModel")
-    labels = _symbols(model.count_model) if getattr(model, "has_count_model", False) else None
+    names = _symbols(model.count_model) if getattr(model, "has_count_model", False) else None
     start = model.stationary_distribution
-    return ChainParts(model.transition_matrix, False, start, rewards, labels, lag=model.lagtime)
+    return ChainParts(model.transition_matrix, False, start, rewards, names, lag=model.lagtime)
 
 
 def _hidden(model: Any, found: ChainParts) -> ChainParts:
@@ -336,7 +336,7 @@ def _stormpy(model: Any, rewards: Any) -> ExplicitModel:
         actions=[_joined(model.choice_labeling.get_labels_of_choice(c)) for c in choices] if named else (),
         rewards={name or "default": _stormpy_rewards(own, rows, owner) for name, own in model.reward_models.items()},
         propositions={name: np.array(list(labeling.get_states(name)), np.int64) for name in names},
-        labels=variables([model.state_valuations.to_string(s) for s in range(n)]) if valued else None,
+        names=variables([model.state_valuations.to_string(s) for s in range(n)]) if valued else None,
     )
 
 
@@ -383,7 +383,7 @@ def _stormvogel(model: Any, rewards: Any) -> ExplicitModel:
         actions=[_joined(action.labels) for _, action, _ in choices],
         rewards=paid,
         propositions={name: np.array(indices, np.int64) for name, indices in names.items()},
-        labels=valued if all(valued) and len(set(valued)) == len(valued) else None,
+        names=valued if all(valued) and len(set(valued)) == len(valued) else None,
     )
 
 

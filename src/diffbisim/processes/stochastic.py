@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from diffbisim.common.checks import Floats, Integers, Matrix, freeze
 from diffbisim.common.errors import InvalidArgument
 
-DIRECT = 1_000  # sparse kernels up to this size are solved with dense linear algebra
+MAX_STATES_FOR_DENSE_SOLVE = 1_000  # sparse kernels up to this size are solved with dense linear algebra
 
 
 def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
@@ -62,7 +62,7 @@ def discounted_occupancy(matrix: Matrix, start: Floats, discount: float) -> Floa
     last change.
     """
     n = matrix.shape[0]
-    if isinstance(matrix, np.ndarray) or n <= DIRECT:
+    if isinstance(matrix, np.ndarray) or n <= MAX_STATES_FOR_DENSE_SOLVE:
         dense = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
         rho = solve_linear(np.eye(n) - discount * dense.T, (1.0 - discount) * start)
     else:
@@ -236,7 +236,7 @@ def stationary_law(matrix: Matrix) -> Floats:
     the last state.
     """
     n = matrix.shape[0]
-    if n > DIRECT:
+    if n > MAX_STATES_FOR_DENSE_SOLVE:
         return _stationary_law_of_many(matrix)
     A = np.array(matrix if isinstance(matrix, np.ndarray) else matrix.toarray())
     leaving = np.ones(n)

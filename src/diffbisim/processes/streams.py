@@ -1,7 +1,7 @@
 """Streams of sampled transitions of a process, read one minibatch at a time.
 
 A :class:`Stream` provides minibatches of transitions (s, s'), together with the number of states, the initial
-distribution, and rewards or labels. Its source is
+distribution, and rewards or names. Its source is
 
     a chain          independent draws s ~ ρ, s' ~ P(·|s), with ρ the discounted occupancy
     a dataset        draws with replacement from :class:`Transitions`, according to their weights
@@ -49,7 +49,7 @@ class Stream:
         Number of states; required for iterables.
     initial : as for :class:`MarkovChain`, default=None
         By default that of the chain or dataset, or state 0 for an iterable.
-    rewards, labels : as for :class:`MarkovChain`, default=None
+    rewards, names : as for :class:`MarkovChain`, default=None
         For costs that use them.
     sampled : bool, default=True
         False for a chain whose kernel is known, such as a learner's: all transitions are then returned at once,
@@ -69,7 +69,7 @@ class Stream:
         *,
         initial: Any = None,
         rewards: Any = None,
-        labels: Any = None,
+        names: Any = None,
         sampled: bool = True,
     ) -> None:
         if not sampled and not isinstance(source, MarkovChain):
@@ -84,7 +84,7 @@ class Stream:
             del known["transition"]
             n, self.fingerprint = source.n_states, _fingerprint(*_pieces(source))
         elif isinstance(source, Transitions):
-            known = {"initial": source._default_start(), "labels": source.labels, "lag": source._known_lag}
+            known = {"initial": source._default_start(), "names": source.names, "lag": source._known_lag}
             n, self.fingerprint = source.n_states, _fingerprint(source.states, source.next_states, source.weights)
         elif isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
             if n_states is None or isinstance(n_states, bool) or n_states < 1:
@@ -97,10 +97,10 @@ class Stream:
             )
         if n_states is not None and n_states != n:
             raise InvalidArgument(f"n_states is {n_states}, but the source has {n} states; omit it")
-        given = {"initial": initial, "rewards": rewards, "labels": labels}
+        given = {"initial": initial, "rewards": rewards, "names": names}
         known |= {name: value for name, value in given.items() if value is not None}
-        known |= {} if labels is None else {"hidden": False}  # the caller says which states are which
-        #: A chain with self-loops only, which holds the number of states, initial distribution, rewards and labels.
+        known |= {} if names is None else {"hidden": False}  # the caller says which states are which
+        #: A chain with self-loops only, which holds the number of states, initial distribution, rewards and names.
         self.frame = MarkovChain(sparse.eye_array(n, format="csr"), **known)
 
     @classmethod

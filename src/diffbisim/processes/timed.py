@@ -3,7 +3,7 @@
     P_t   transitions[t]   (n_t, n_{t+1})        t = 0 … T-1; rows sum to one
     ν_0   initial          (n_0,)                distribution of the first state
     r_t   rewards[t]       (n_t,) or (n_t, d)    t = 0 … T: what an observer sees in a state at time t
-          labels[t]        n_t names             of the states at time t
+          names[t]         n_t names             of the states at time t
 
     ν_{t+1} = ν_t P_t                            marginals
 
@@ -44,7 +44,7 @@ from diffbisim.common.checks import (
     stochastic_rows,
 )
 from diffbisim.common.errors import InvalidArgument, InvalidChain, InvalidData
-from diffbisim.common.names import Labels, axis_names, distinct_labels, find_state, in_order
+from diffbisim.common.names import Names, axis_names, distinct_names, find_state, in_order
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.stochastic import Successors, as_generator
 
@@ -62,13 +62,13 @@ class TimedChain:
     Parameters
     ----------
     transitions : list of T kernels, ``P_t`` of shape (n_t, n_{t+1})
-        Each is an array, nested list, scipy.sparse matrix or labeled table; the columns of one are the rows of the
+        Each is an array, nested list, scipy.sparse matrix or named table; the columns of one are the rows of the
         next.
     initial : hashable, int or array of shape (n_0,), default=0
-        A state at time 0 (label or index) or a distribution.
+        A state at time 0 (name or index) or a distribution.
     rewards : array of shape (n,) or list of T + 1 arrays, default=None
         One array for all times, or one per time 0 … T, each of shape (n_t,) or (n_t, d).
-    labels : list of n names or list of T + 1 lists, default=None
+    names : list of n names or list of T + 1 lists, default=None
         Names of the states, for all times or for each.
 
     Examples
@@ -80,14 +80,14 @@ class TimedChain:
     transitions: tuple[Matrix, ...]
     initial: Floats
     rewards: tuple[Floats, ...] | None
-    labels: tuple[Labels, ...] | None
+    names: tuple[Names, ...] | None
     lag: float | None = None  # time that a step takes, and whether states are hidden: those of a repeated chain
     hidden: bool = False
 
-    def __init__(self, transitions: Any, *, initial: Any = 0, rewards: Any = None, labels: Any = None) -> None:
+    def __init__(self, transitions: Any, *, initial: Any = 0, rewards: Any = None, names: Any = None) -> None:
         kernels = _listed(transitions)
-        names = _names(kernels, labels)
-        tables = [_kernel(P, t, names) for t, P in enumerate(kernels)]
+        listed = _names(kernels, names)
+        tables = [_kernel(P, t, listed) for t, P in enumerate(kernels)]
         for t, (before, after) in enumerate(itertools.pairwise(tables)):
             if before.shape[1] != after.shape[0]:
                 raise InvalidChain(
@@ -95,8 +95,8 @@ class TimedChain:
                     "rows; the columns of one kernel must be the rows of the next"
                 )
         self._set(transitions=tuple(tables))
-        self._set(labels=_checked_labels(names, self.n_states))
-        numbers = {label: k for k, label in enumerate(self.labels[0] if self.labels else ())}
+        self._set(names=_checked_names(listed, self.n_states))
+        numbers = {name: k for k, name in enumerate(self.names[0] if self.names else ())}
         self._set(initial=start_distribution(initial, self.n_states[0], numbers), rewards=self._rewards(rewards))
 
     @classmethod
@@ -108,7 +108,7 @@ class TimedChain:
         new = object.__new__(cls)
         new._set(transitions=(chain.transition,) * T, initial=chain.initial)
         new._set(rewards=None if chain.rewards is None else (chain.rewards,) * (T + 1))
-        new._set(labels=None if chain.labels is None else (chain.labels,) * (T + 1))
+        new._set(names=None if chain.names is None else (chain.names,) * (T + 1))
         new._set(successors=(chain.successors,) * T, lag=chain.lag, hidden=chain.hidden)
         return new
 
@@ -180,13 +180,13 @@ class TimedChain:
         known: dict[int, Successors] = {}
         return tuple(known.setdefault(id(P), Successors.of(P)) for P in self.transitions)
 
-    def index(self, label: Hashable, time: int) -> int:
-        """Return the index of a state at a time, given by its label or index; labels take precedence."""
+    def index(self, name: Hashable, time: int) -> int:
+        """Return the index of a state at a time, given by its name or index; names take precedence."""
         t = check_time(time, self.n_steps)
-        numbers = {} if self.labels is None else {name: k for k, name in enumerate(self.labels[t])}
-        found = find_state(label, self.n_states[t], numbers)
+        numbers = {} if self.names is None else {name: k for k, name in enumerate(self.names[t])}
+        found = find_state(name, self.n_states[t], numbers)
         if found is None:
-            raise InvalidChain(f"{label!r} is not a state at time {t}: indices run from 0 to {self.n_states[t] - 1}")
+            raise InvalidChain(f"{name!r} is not a state at time {t}: indices run from 0 to {self.n_states[t] - 1}")
         return found
 
     def __repr__(self) -> str:
@@ -194,10 +194,8 @@ class TimedChain:
         sizes = f"{least} to {most} states" if least < most else f"{most} state{'s' * (most != 1)}"
         support = np.flatnonzero(self.initial)
         first = int(support[0])
-        start = (
-            f"in {support.size} states" if support.size > 1 else repr(self.labels[0][first] if self.labels else first)
-        )
-        extras = [name for name in ("rewards", "labels") if getattr(self, name) is not None]
+        start = f"in {support.size} states" if support.size > 1 else repr(self.names[0][first] if self.names else first)
+        extras = [name for name in ("rewards", "names") if getattr(self, name) is not None]
         steps = f"{self.n_steps} step{'s' * (self.n_steps != 1)}"
         return f"TimedChain({', '.join([steps, sizes, f'start {start}', *extras])})"
 
@@ -225,7 +223,7 @@ class TimedChain:
             raise InvalidArgument(f"n_steps is {n_steps}; this chain has {self.n_steps} steps")
         if n_steps == self.n_steps:
             return self
-        parts = {name: getattr(self, name) for name in ("rewards", "labels")}
+        parts = {name: getattr(self, name) for name in ("rewards", "names")}
         new = object.__new__(TimedChain)
         new._set(transitions=self.transitions[:n_steps], initial=self.initial, lag=self.lag, hidden=self.hidden)
         new._set(**{name: None if part is None else part[: n_steps + 1] for name, part in parts.items()})
@@ -233,7 +231,7 @@ class TimedChain:
 
     def with_initial(self, initial: Any) -> TimedChain:
         """Return the chain with a different initial distribution; kernels are shared."""
-        numbers = {label: k for k, label in enumerate(self.labels[0] if self.labels else ())}
+        numbers = {name: k for k, name in enumerate(self.names[0] if self.names else ())}
         new = object.__new__(TimedChain)
         new._set(**{**self.__dict__, "initial": start_distribution(initial, self.n_states[0], numbers)})
         return new
@@ -253,15 +251,15 @@ class TimedChain:
                 "or one number per state if all times have the same states"
             )
         return tuple(
-            _rewards_at(part, t, n, self.labels) for t, (part, n) in enumerate(zip(rewards, sizes, strict=True))
+            _rewards_at(part, t, n, self.names) for t, (part, n) in enumerate(zip(rewards, sizes, strict=True))
         )
 
     def _set(self, **fields: Any) -> None:
         self.__dict__.update(fields)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("transitions", "initial", "rewards", "labels", "lag", "hidden")
-        return {name: getattr(self, name) for name in names}
+        parts = ("transitions", "initial", "rewards", "names", "lag", "hidden")
+        return {name: getattr(self, name) for name in parts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for part in (*state["transitions"], state["initial"], *(state["rewards"] or ())):
@@ -286,40 +284,37 @@ def _listed(transitions: Any) -> list[Any]:
     return kernels
 
 
-def _names(kernels: list[Any], labels: Any) -> list[Any] | None:
-    """Return the labels of each time, given or from the names of rows and columns; None if there are none."""
+def _names(kernels: list[Any], names: Any) -> list[Any] | None:
+    """Return the names of each time, given or from the names of rows and columns; None if there are none."""
     T = len(kernels)
-    if labels is not None:
-        given = list(labels)
+    if names is not None:
+        given = list(names)
         lists = [isinstance(part, (list, tuple, np.ndarray)) for part in given]
         return given if len(given) == T + 1 and all(lists) else [given] * (T + 1)
     axes = [axis_names(P) for P in kernels]
-    rows = [names[0] if names else None for names in axes] + [None]
-    columns = [None] + [names[1] if len(names) == 2 else None for names in axes]
+    rows = [axis[0] if axis else None for axis in axes] + [None]
+    columns = [None] + [axis[1] if len(axis) == 2 else None for axis in axes]
     found = [row or column for row, column in zip(rows, columns, strict=True)]
-    if all(names is None for names in found):
+    if all(row is None for row in found):
         return None
     if None in found:
-        raise InvalidChain(
-            f"the tables name the states of some times, but not of time {found.index(None)}; pass labels"
-        )
+        raise InvalidChain(f"the tables name the states of some times, but not of time {found.index(None)}; pass names")
     return found
 
 
 def _kernel(P: Any, t: int, names: list[Any] | None) -> Matrix:
-    """Return a validated kernel; a labeled table is put in the order of the labels."""
+    """Return a validated kernel; a named table is put in the order of the names."""
     table, name = P, f"transitions[{t}]"
     if axis_names(P):
         table = np.asarray(P) if names is None else in_order(P, (names[t], names[t + 1]), name)
-    return stochastic_rows(table, name=name, labels=None if names is None else names[t])
+    return stochastic_rows(table, name=name, names=None if names is None else names[t])
 
 
-def _checked_labels(names: list[Any] | None, sizes: tuple[int, ...]) -> tuple[Labels, ...] | None:
+def _checked_names(names: list[Any] | None, sizes: tuple[int, ...]) -> tuple[Names, ...] | None:
     if names is None:
         return None
     return tuple(
-        distinct_labels(part, n, name=f"labels[{t}]") or ()
-        for t, (part, n) in enumerate(zip(names, sizes, strict=True))
+        distinct_names(part, n, name=f"names[{t}]") or () for t, (part, n) in enumerate(zip(names, sizes, strict=True))
     )
 
 
@@ -330,9 +325,9 @@ def _is_vector(rewards: Any) -> bool:
         return False
 
 
-def _rewards_at(rewards: Any, t: int, n: int, labels: tuple[Labels, ...] | None) -> Floats:
+def _rewards_at(rewards: Any, t: int, n: int, names: tuple[Names, ...] | None) -> Floats:
     """Return the rewards (n,) or (n, d) of one time."""
-    bare_part = in_order(rewards, [range(n) if labels is None else labels[t]], f"rewards[{t}]")
+    bare_part = in_order(rewards, [range(n) if names is None else names[t]], f"rewards[{t}]")
     shape = np.shape(bare_part)
     wanted = (n, shape[1]) if len(shape) == 2 else (n,)
     return freeze(finite_numbers(bare_part, wanted, name=f"rewards[{t}]", per="state"))

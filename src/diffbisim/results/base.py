@@ -28,7 +28,7 @@ from diffbisim.results.coupling import Coupling
 Array = NDArray[np.float64]
 
 #: A warm start is ignored if its costs are larger or smaller by more than this factor.
-FAR = 1e3
+MAX_RATIO_OF_WARM_COSTS = 1e3
 
 
 class Status(Enum):
@@ -45,7 +45,7 @@ class Status(Enum):
     )
     TIME = "Stopped at time_limit: the bounds are valid but wide; raise time_limit, or continue with warm=result."
     FAILED = "The underlying solver failed: the bounds are valid but wide; use solver='exact'."
-    ESTIMATE = "Estimated from samples; more steps improve it. Bounds are certified where the kernels are known."
+    ESTIMATE = "Estimated from samples; more iterations improve it. Bounds are certified where the kernels are known."
     NOT_VERIFIED = (
         "Not verified: the problem is large, so the bounds in the file were neither checked nor used; lower and upper "
         "are those of any problem with these costs. Use load(path, verify=True) for the bounds in the file."
@@ -66,7 +66,7 @@ class Status(Enum):
         "Stopped after max_iterations: a closer policy may exist; the distance of this one is certified. Raise "
         "max_iterations or tol."
     )
-    STEPS = "Stopped after steps: raise steps, or continue from a checkpoint."
+    ITERATIONS_OF_FIT = "Stopped after max_iterations: raise max_iterations, or continue from a checkpoint."
     TIME_OF_FIT = (
         "Stopped at time_limit: the parameters are the best so far, and their intervals come from fewer splits, or are "
         "unbounded; raise time_limit."
@@ -83,8 +83,10 @@ class Status(Enum):
         "or give more offline data."
     )
 
+    # names in older files
     STALLED = SETTLED
     STOPPED = INTERRUPTED
+    STEPS = ITERATIONS_OF_FIT
 
     @property
     def converged(self) -> bool:
@@ -243,7 +245,7 @@ class DistanceResult(HasStatus):
         return np.flatnonzero(m.sum(axis=1) <= 0), np.flatnonzero(m.sum(axis=0) <= 0)
 
     @property
-    def labels(self) -> NDArray[np.intp]:
+    def assignment(self) -> NDArray[np.intp]:
         """Hard encoder, the most likely state of Y for each state of X, shape ``(n_X,)``."""
         return np.asarray(self.encoder.argmax(axis=1))
 
@@ -253,7 +255,7 @@ class DistanceResult(HasStatus):
         Parameters
         ----------
         x, y : hashable or int
-            States of X and Y, by label or index.
+            States of X and Y, by name or index.
 
         Returns
         -------
@@ -347,7 +349,7 @@ class DistanceResult(HasStatus):
             )
 
     def _pair(self, s: Any, t: Any) -> tuple[int, int]:
-        """Return the indices of two states given by label or index."""
+        """Return the indices of two states given by name or index."""
         return two_states((s, t), (self.problem.x, self.problem.y))
 
     def __float__(self) -> float:
@@ -364,12 +366,12 @@ class DistanceResult(HasStatus):
 
 
 def two_states(states: tuple[Any, Any], sides: tuple[Any, Any], when: str = "") -> tuple[int, int]:
-    """Return the indices of a state of each process, given by label or index."""
+    """Return the indices of a state of each process, given by name or index."""
     found = []
     for name, state, side in zip("xy", states, sides, strict=True):
-        k = find_state(state, side.n_states, {label: k for k, label in enumerate(side.labels or ())})
+        k = find_state(state, side.n_states, {known: at for at, known in enumerate(side.names or ())})
         if k is None:
-            known = "a label, or an index" if side.labels else "an index"
+            known = "a name, or an index" if side.names else "an index"
             raise InvalidArgument(
                 f"{name} = {state!r} is not a state{when}: give {known} from 0 to {side.n_states - 1}"
             )
@@ -392,7 +394,7 @@ def previous_table(warm: DistanceResult, scale: float, unknown: Callable[[], Arr
 
     Pairs that it did not solve (NaN, from ``reachable=True``) are taken from the table that ``unknown`` returns.
     """
-    if not scale / FAR <= warm.problem.scale <= scale * FAR:
+    if not scale / MAX_RATIO_OF_WARM_COSTS <= warm.problem.scale <= scale * MAX_RATIO_OF_WARM_COSTS:
         return None
     with np.errstate(over="ignore"):
         table = warm.values / scale

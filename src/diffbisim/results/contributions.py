@@ -94,7 +94,7 @@ class Contributions:
         problem = self.distance.problem
         if not isinstance(problem, Discounted):
             return f"rows can only be compared for criterion='discounted', not for {problem.criterion!r}"
-        if problem.x.labels != problem.y.labels or problem.x.n_states != problem.y.n_states:
+        if problem.x.names != problem.y.names or problem.x.n_states != problem.y.n_states:
             return "X and Y do not have the same states in the same order, so their rows cannot be compared"
         if not solve[0]().pseudometric(problem.cost):
             return "the cost is not a metric on the states (symmetric, zero on the diagonal, triangle inequality)"
@@ -158,8 +158,8 @@ class Contributions:
         d, X, Y = self.distance, self.distance.problem.x, self.distance.problem.y
         at = np.nonzero(self.paid)
         columns = {
-            "x": [X.label(int(k)) for k in at[0]],
-            "y": [Y.label(int(k)) for k in at[1]],
+            "x": [X.name_of(int(k)) for k in at[0]],
+            "y": [Y.name_of(int(k)) for k in at[1]],
             "paid": self.paid[at],
             "share": self.paid[at] / (d.value or 1.0),
             "occupancy": d.occupancy[at],
@@ -169,7 +169,7 @@ class Contributions:
 
     def _state_records(self, side: str) -> list[Record]:
         chain, paid = (self.distance.problem.x, self.by_x) if side == "x" else (self.distance.problem.y, self.by_y)
-        names = [chain.label(k) for k in range(chain.n_states)]
+        names = [chain.name_of(k) for k in range(chain.n_states)]
         return _sorted({"state": names, "paid": paid, "share": paid / (self.distance.value or 1.0)}, paid)
 
     def _transition_records(self) -> list[Record]:
@@ -180,8 +180,8 @@ class Contributions:
         (i, j), amount = parts.coords, parts.data
         starts = np.flatnonzero(self.path.starts)
         columns: dict[str, Any] = {
-            "state": [X.label(int(k)) for k in i] + [START] * starts.size,
-            "next_state": [X.label(int(k)) for k in (*j, *starts)],
+            "state": [X.name_of(int(k)) for k in i] + [START] * starts.size,
+            "next_state": [X.name_of(int(k)) for k in (*j, *starts)],
             "amount": np.append(amount, self.path.starts[starts]),
             "x": np.append(X.successors.matrix[i, j], X.initial[starts]),
             "y": np.append(Y.successors.matrix[i, j], Y.initial[starts]),
@@ -209,8 +209,8 @@ class Contributions:
 
 
 def row_names(chain: MarkovChain, states: Any) -> tuple[Hashable, ...]:
-    """Return the labels of rows; state n stands for the initial distribution."""
-    return tuple(START if k == chain.n_states else chain.label(int(k)) for k in states)
+    """Return the names of rows; state n stands for the initial distribution."""
+    return tuple(START if k == chain.n_states else chain.name_of(int(k)) for k in states)
 
 
 def _sorted(columns: dict[str, Any], key: Any) -> list[Record]:

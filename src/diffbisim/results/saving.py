@@ -49,7 +49,7 @@ OWN_COUPLING: dict[type[Problem], str] = {Game: "GameCoupling", FiniteHorizon: "
 RESULTS: dict[type[Problem], type[DistanceResult]] = {Game: MDPResult, FiniteHorizon: HorizonResult}
 
 #: Without verify=True, bounds are verified only if a sweep visits at most this many cells (about 0.1 s).
-CHECKED = 4_000_000
+MAX_CELLS_TO_VERIFY = 4_000_000
 
 
 @contextmanager
@@ -118,11 +118,11 @@ def result_from_arrays(arrays: dict[str, Any], verify: bool = False) -> Distance
     result = RESULTS.get(posed, DistanceResult)(
         problem, float(value), float(lower), float(upper), outcome, iterations, solver, coupling, tuple(history), work
     )
-    return verified(result, np.inf if verify else CHECKED)
+    return verified(result, np.inf if verify else MAX_CELLS_TO_VERIFY)
 
 
 def fitting_chain(arrays: dict[str, Any], found: DistanceResult) -> MarkovChain:
-    """Return the stored chain, which must equal the second chain of the distance (except for rewards and labels)."""
+    """Return the stored chain, which must equal the second chain of the distance (except for rewards and names)."""
     chain, y = chain_from_arrays(part(arrays, "chain.")), found.problem.y
     same = chain.n_states == y.n_states and np.allclose(chain.initial, y.initial, rtol=0.0, atol=1e-9)
     if not same or abs(chain.successors.matrix - y.successors.matrix).max() > 1e-9:

@@ -35,7 +35,7 @@ MARGINALS = 1e-9
 PATIENCE = 4
 
 #: ... while it is within this factor of the smallest gap that rounding allows.
-NEAR = 100.0
+MAX_RATIO_TO_ROUNDING = 100.0
 
 #: A step that is still under way this share of the time limit after it, and these seconds at least, is abandoned.
 GRACE, LEAST_GRACE = 0.1, 0.05
@@ -176,7 +176,7 @@ def iterate(run: SolverRun, limits: Limits, callback: Callback | None = None) ->
             status = (
                 Status.CONVERGED if gap <= limits.tol
                 else Status.INTERRUPTED if stop
-                else Status.ROUNDING if stalled >= PATIENCE and gap <= NEAR * floor
+                else Status.ROUNDING if stalled >= PATIENCE and gap <= MAX_RATIO_TO_ROUNDING * floor
                 else Status.ITERATIONS if spent
                 else Status.TIME if late
                 else None

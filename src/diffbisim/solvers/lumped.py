@@ -116,7 +116,7 @@ class Lumped:
 
 def _of_classes(table: NDArray[Any], by_x: Lumping, by_y: Lumping) -> NDArray[Any]:
     """Restrict a table of pairs of states to pairs of classes."""
-    first = [np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y)]
+    first = [np.unique(side.assignment, return_index=True)[1] for side in (by_x, by_y)]
     return np.ascontiguousarray(table[np.ix_(*first)])
 
 
@@ -131,7 +131,7 @@ def _lump_supports(chain: MarkovChain, cost: Array) -> Lumping:
     """Return the coarsest lumping whose classes have equal possible transitions between classes."""
     key = _equal_rows(cost)
     found = lump(chain, key=key)
-    s, into = chain.successors, found.labels
+    s, into = chain.successors, found.assignment
     steps = np.ones(s.indices.size), into[s.indices], s.indptr.copy()
     possible = sparse.csr_array(steps, shape=(into.size, found.n_states))
     possible.sum_duplicates()
@@ -150,7 +150,7 @@ def over_steps(problem: FiniteHorizon, solver: Any, callback: Any) -> DistanceRe
     tables = problem.costs[:1] if problem.one_cost else problem.costs
     by_x = lump(problem.x, key=_equal_rows(np.concatenate(tables, axis=1)))
     by_y = lump(problem.y, key=_equal_rows(np.concatenate(tables, axis=0).T))
-    first = np.ix_(*(np.unique(side.labels, return_index=True)[1] for side in (by_x, by_y)))
+    first = np.ix_(*(np.unique(side.assignment, return_index=True)[1] for side in (by_x, by_y)))
     costs = {id(c): np.ascontiguousarray(c[first]) for c in tables}
     quotient = FiniteHorizon(by_x.chain, by_y.chain, tuple(costs[id(c)] for c in problem.costs), problem.weights)
     shift = problem.n_steps * _moved(problem, by_x, by_y) + sum(problem.shape) * EPS

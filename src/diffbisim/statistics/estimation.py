@@ -207,7 +207,7 @@ def estimate(
         estimated distance does not use them. By default those of the data, if they have any.
     cluster : pair of sequences or "episode", default=None
         A cluster for each episode of X and of Y, such as the person: episodes of one cluster are not independent, so
-        that whole clusters are permuted and resampled. Labels that occur in both are refused. By default those of the
+        that whole clusters are permuted and resampled. Clusters that occur in both are refused. By default those of the
         data (the ids of an event table); "episode" treats all episodes as independent.
     paired : bool, default=None
         For continuous states, whether trajectories come in pairs; see ``diffbisim.statistics.paths.estimate_paths``.
@@ -356,8 +356,8 @@ class Source:
             return data
         start = self.start
         if isinstance(start, str) and start == "pooled":
-            start = start_distribution(pool, data.n_states, {label: k for k, label in enumerate(data.labels or ())})
-        ends = _numbers_of(self.terminal, data.n_states, data.labels)
+            start = start_distribution(pool, data.n_states, {name: k for k, name in enumerate(data.names or ())})
+        ends = _numbers_of(self.terminal, data.n_states, data.names)
         return chain_from(data, self.rewards, start, self.unseen, ends)
 
 
@@ -397,10 +397,10 @@ def chain_from(
     return chain.with_initial(long_run(chain)) if isinstance(start, str) and start == "stationary" else chain
 
 
-def _numbers_of(names: Sequence[Any], n: int, labels: Any) -> Any:
+def _numbers_of(states: Sequence[Any], n: int, names: Any) -> Any:
     """Return the indices of the named states that exist."""
-    numbers = {label: k for k, label in enumerate(labels or ())}
-    found = (find_state(name, n, numbers) for name in names)
+    numbers = {name: k for k, name in enumerate(names or ())}
+    found = (find_state(state, n, numbers) for state in states)
     return np.array([k for k in found if k is not None], dtype=np.int64)
 
 
@@ -408,7 +408,7 @@ def _names_of_ends(terminal: Any, data: Sequence[Any]) -> tuple[Any, ...]:
     """Return the names of one or several terminal states, each of which must occur in some dataset."""
 
     def known(name: Any) -> bool:
-        return any(len(_numbers_of([name], one.n_states, one.labels)) for one in data)
+        return any(len(_numbers_of([name], one.n_states, one.names)) for one in data)
 
     if terminal is None:
         return ()
@@ -418,7 +418,7 @@ def _names_of_ends(terminal: Any, data: Sequence[Any]) -> tuple[Any, ...]:
     names = (terminal,) if one else tuple(terminal)
     for name in names:
         if not known(name):
-            raise InvalidArgument(f"terminal: {name!r} is not a state of the data; name states by label or index")
+            raise InvalidArgument(f"terminal: {name!r} is not a state of the data; give states by name or index")
     return names
 
 
@@ -426,7 +426,7 @@ def _without_exits(data: Any, terminal: Sequence[Any]) -> Any:
     """Remove the transitions out of terminal states."""
     if not terminal or not isinstance(data, Transitions):
         return data
-    going = ~np.isin(data.states, _numbers_of(terminal, data.n_states, data.labels))
+    going = ~np.isin(data.states, _numbers_of(terminal, data.n_states, data.names))
     if not going.any():
         raise InvalidArgument("terminal: every transition starts in a terminal state; name fewer states")
     return data._steps(going)
@@ -507,7 +507,7 @@ def _default_start(data: dict[str, Any]) -> tuple[str | None, str]:
     pool = _pooled_start(list(data.values()))
     missing = [
         (state, name) for name, one in observed.items() for state in pool
-        if find_state(state, one.n_states, {label: k for k, label in enumerate(one.labels or ())}) is None
+        if find_state(state, one.n_states, {known: k for k, known in enumerate(one.names or ())}) is None
     ]  # fmt: skip
     if missing:
         state, name = missing[0]
@@ -532,7 +532,7 @@ def _default_start(data: dict[str, Any]) -> tuple[str | None, str]:
 
 def _start(data: Transitions, start: Any, pool: dict[Any, float]) -> Any:
     """Return None, a rule or a distribution; names of states take precedence over the names of rules."""
-    numbers = {label: k for k, label in enumerate(data.labels or ())}
+    numbers = {name: k for k, name in enumerate(data.names or ())}
     if start is None or (isinstance(start, str) and start not in numbers):
         if start in (None, "first"):
             return None
@@ -556,8 +556,7 @@ def _start(data: Transitions, start: Any, pool: dict[Any, float]) -> Any:
 
 def _named(data: Any, law: Array) -> dict[Any, float]:
     """Return a distribution as a dict from the names of the states in its support to probabilities."""
-    name = data.label if isinstance(data, MarkovChain) else data.name
-    return {name(k): float(law[k]) for k in np.flatnonzero(law).tolist()}
+    return {data.name_of(k): float(law[k]) for k in np.flatnonzero(law).tolist()}
 
 
 def _pooled_start(data: Sequence[Any]) -> dict[Any, float]:
@@ -629,19 +628,19 @@ def grouped(data: dict[Any, Any], cluster: Any, strata: Any) -> tuple[dict[Any, 
         return data | {name: replace(one, clusters=None) for name, one in observed.items()}, strata
     if isinstance(cluster, str) or not isinstance(cluster, Sequence) or len(cluster) != len(observed):
         raise InvalidArgument(
-            f'cluster must have one sequence of labels for each group with data ({len(observed)}), or be "episode"'
+            f'cluster must have one sequence of names for each group with data ({len(observed)}), or be "episode"'
         )
     owner: dict[Any, Any] = {}
-    for (name, one), labels in zip(observed.items(), cluster, strict=True):
+    for (name, one), clusters in zip(observed.items(), cluster, strict=True):
         if one.starts is None:
             raise InvalidArgument(f"cluster: {name} has single transitions, not episodes; give trajectories or events")
-        codes = cluster_codes(labels, one.n_episodes, f"cluster of {name}")
-        shared = [label for label in dict.fromkeys(list(labels)) if owner.setdefault(label, name) != name]
+        codes = cluster_codes(clusters, one.n_episodes, f"cluster of {name}")
+        shared = [known for known in dict.fromkeys(list(clusters)) if owner.setdefault(known, name) != name]
         if shared:
             raise InvalidArgument(
-                f"cluster: {len(shared)} labels occur in several groups, such as {shared[0]!r} in {owner[shared[0]]} "
+                f"cluster: {len(shared)} names occur in several groups, such as {shared[0]!r} in {owner[shared[0]]} "
                 f"and {name}, so that whole clusters cannot be exchanged. If they are different clusters, give them "
-                'different labels; if groups were assigned within clusters, pass strata= the clusters and "episode"'
+                'different names; if groups were assigned within clusters, pass strata= the clusters and "episode"'
             )
         data = data | {name: replace(one, clusters=codes)}
     return data, strata
@@ -651,11 +650,11 @@ def _report_shared_ids(observed: dict[Any, Transitions]) -> None:
     """Warn if tables of different groups have ids in common, which the test takes for different ones."""
     owner, shared = dict[Hashable, Any](), dict[Hashable, Any]()
     for name, one in observed.items():
-        shared |= {label: name for label in one.ids if owner.setdefault(label, name) != name}
+        shared |= {known: name for known in one.ids if owner.setdefault(known, name) != name}
     if shared:
-        label, name = next(iter(shared.items()))
+        known, name = next(iter(shared.items()))
         warn_of_input(
-            f"{len(shared):,} ids or clusters occur in several groups, such as {label!r} in {owner[label]} and "
+            f"{len(shared):,} ids or clusters occur in several groups, such as {known!r} in {owner[known]} and "
             f"{name}. They are taken for different ids. If they are the same, the groups are not independent, which "
             "makes p-values too large if the groups are alike: leave out these ids, or, if groups were assigned to "
             'sequences at random within each id, pass strata= the ids and cluster="episode"'
@@ -684,14 +683,14 @@ def _end_of(one: Any) -> Any:
     """Return the name of the state in which the sequences of a group end; in a known chain it is "■", if absorbing."""
     if not isinstance(one, MarkovChain):
         return getattr(one, "end", None)
-    return END if END in (one.labels or ()) and one.index(END) in one.absorbing_states else None
+    return END if END in (one.names or ()) and one.index(END) in one.absorbing_states else None
 
 
 def _reaches(one: Any, state: Any) -> bool:
     """Return whether a group contains a state: whether observed steps lead to it, or a known chain has it."""
     if not isinstance(one, Transitions):
-        return state in (getattr(one, "labels", None) or ())
-    return state in (one.labels or ()) and bool((one.next_states == (one.labels or ()).index(state)).any())
+        return state in (getattr(one, "names", None) or ())
+    return state in (one.names or ()) and bool((one.next_states == (one.names or ()).index(state)).any())
 
 
 def refuse_infinite(criterion: Criterion) -> None:
@@ -751,7 +750,7 @@ class Ending(NamedTuple):
         visits = ends + np.bincount(data.states, minlength=data.n_states)
         seen = np.flatnonzero(visits).tolist()
         return cls(
-            {data.name(k): float(ends[k]) for k in seen}, {data.name(k): float(visits[k]) for k in seen},
+            {data.name_of(k): float(ends[k]) for k in seen}, {data.name_of(k): float(visits[k]) for k in seen},
             bool(length.min() < length.max()),
         )  # fmt: skip
 
@@ -830,13 +829,13 @@ def make_design(sources: Sequence[Source], space: "Space | None", discount: floa
     known = next((source.data for source in sources if source.known), None)
     counted, permute = count_for_test(data, None if strata is None else stratum_numbers(strata, data), known)
     γ = discount if discount < 1 else 0.95  # with a horizon the discount may be 1
-    return Design(counted, space.cost, γ, permute, known, space.labels)
+    return Design(counted, space.cost, γ, permute, known, space.names)
 
 
 class Space(NamedTuple):
     """The union of the states of both chains."""
 
-    labels: Any  # of the n states, or None
+    names: Any  # of the n states, or None
     codes: list[Any]  # (n_X,) and (n_Y,): index of each state in the union
     cost: Array  # (n, n)
 
@@ -844,9 +843,9 @@ class Space(NamedTuple):
 def common_space(problem: ChainProblem, cost: Any, known: Sequence[bool]) -> Space | None:
     """Return the union of the states if its costs are known and zero between equal states, else None."""
     X, Y = problem.x, problem.y
-    if (X.labels is None) != (Y.labels is None):
+    if (X.names is None) != (Y.names is None):
         return None
-    names = [list(range(C.n_states) if C.labels is None else C.labels) for C in (X, Y)]
+    names = [list(range(C.n_states) if C.names is None else C.names) for C in (X, Y)]
     union = list(dict.fromkeys(names[known.index(True)] if any(known) else names[0] + names[1]))
     number = {name: k for k, name in enumerate(union)}
     if any(name not in number for name in names[0] + names[1]):
@@ -855,7 +854,7 @@ def common_space(problem: ChainProblem, cost: Any, known: Sequence[bool]) -> Spa
     table = _common_cost(problem, cost, union, codes)
     if table is None or np.diag(table).any():
         return None
-    return Space(None if X.labels is None else tuple(union), codes, table)
+    return Space(None if X.names is None else tuple(union), codes, table)
 
 
 def _common_cost(problem: ChainProblem, cost: Any, union: list[Any], codes: list[Any]) -> Array | None:
@@ -884,7 +883,7 @@ def recoded(data: Transitions, space: Space, code: Any) -> Transitions:
         states=code[data.states],
         next_states=code[data.next_states],
         n_states=len(space.cost),
-        labels=space.labels,
+        names=space.names,
         starts=None if data.starts is None else code[data.starts],
         first=None if data.first is None else int(code[data.first]),
     )
@@ -900,7 +899,7 @@ def stratum_numbers(strata: Any, data: Sequence[Transitions]) -> list[Any]:
         found = [-1]
     if found != sizes:
         raise InvalidArgument(
-            "strata must have one sequence per group, with a label (a string, a number or a tuple) for each of its "
+            "strata must have one sequence per group, with a name (a string, a number or a tuple) for each of its "
             f"{' and '.join(map(str, sizes))} episodes{'' if -1 in found else f'; found {found}'}"
         )
     numbers = CodeBook()
@@ -956,7 +955,7 @@ class Outcome(NamedTuple):
         confidence: float,
     ) -> "Outcome":  # fmt: skip
         """Combine the draws; ``test`` is the evidence, or the noise (n,) if episodes cannot be exchanged."""
-        plug_in, tail, level = base.value, (1 - confidence) / 2, 1 - confidence
+        plug_in, tail, alpha = base.value, (1 - confidence) / 2, 1 - confidence
         starts = any(source.start is None and not source.known for source in sources)
         κ = expansion([source.data for source in sources if not source.known], tail)
         if null is None:
@@ -966,8 +965,8 @@ class Outcome(NamedTuple):
             value, p, number = _corrected(plug_in, null), test.p_value, test.draws
             added, q = float(null.mean()) * test.excess(starts), np.quantile(null, 1 - tail, method="weibull")
             lower, upper = draws.interval(plug_in, added, float(q), tail, κ)
-        rejected = p <= level + 1e-12
-        if not rejected and 1 / (1 + number) <= level + 1e-12:
+        rejected = p <= alpha + 1e-12
+        if not rejected and 1 / (1 + number) <= alpha + 1e-12:
             lower = 0.0
         value = max(value, lower)
         remark = _remark(rejected, lower, None if null is None else test, starts)
@@ -1101,12 +1100,12 @@ class Resampler:
                 start = np.bincount(cells.targets[begin], row[begin] / row[begin].sum(), minlength=n)
             elif not isinstance(start, str) or start == "pooled":
                 start = np.zeros(n)
-                numbers = {name: k for k, name in enumerate(design.labels or range(n))}
+                numbers = {name: k for k, name in enumerate(design.names or range(n))}
                 for name, share in _named(own, own.initial).items():
                     start[numbers[name]] += share
             unseen: Unseen = "uniform" if source.unseen == "uniform" else "self-loop"
             absorbing = (*source.terminal, *([] if source.data.end is None else [source.data.end]))
-            chains.append(chain_from(data, None, start, unseen, _numbers_of(absorbing, n, design.labels)))
+            chains.append(chain_from(data, None, start, unseen, _numbers_of(absorbing, n, design.names)))
         return chains
 
 

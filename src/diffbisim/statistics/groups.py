@@ -65,7 +65,7 @@ class Comparison:
     values: Array = field(repr=False)  # (G, G) distances between the empirical chains
     p_values: Array = field(repr=False)  # (G, G) corrected for the number of pairs; one on the diagonal
     p_value: float  # for the hypothesis that all groups are equal
-    confidence: float  # one minus the probability of finding any difference if there is none
+    alpha: float  # level of the test: the probability of finding any difference if there is none
     evidence: PairEvidence = field(repr=False)  # statistics of all pairs and rows
     rows: tuple[Any, ...] = field(repr=False)  # names of the rows of ``evidence.z``
     assumed: tuple[str, ...] = field(default=(), repr=False)  # what was assumed about the data, as sentences
@@ -87,7 +87,7 @@ class Comparison:
                 "value": float(self.values[g, k]),
                 "p_value": float(self.evidence.p_values[i]),
                 "p_single": float(self.evidence.p_single[i]),
-                "differ": bool(self.evidence.p_values[i] <= 1 - self.confidence + 1e-12),
+                "differ": bool(self.evidence.p_values[i] <= self.alpha + 1e-12),
                 "most": self.rows[int(self.evidence.z[i].argmax())],
             }
             for i, (g, k) in enumerate(self.evidence.pairs)
@@ -116,7 +116,7 @@ def compare(
     unseen: Unseen = "self-loop",
     strata: Mapping[Any, Any] | None = None,
     cluster: Any = None,
-    confidence: float = 0.95,
+    alpha: float = 0.05,
     permutations: int = 999,
     rng: int | np.random.Generator = 0,
     executor: Executor = None,
@@ -137,8 +137,8 @@ def compare(
     cluster : mapping from names to sequences, or "episode", default=None
         A cluster (such as a person) for each episode of each group; whole clusters are permuted. By default those of
         the data; "episode" treats all episodes as independent.
-    confidence : float, default=0.95
-        One minus the probability of finding any difference if there is none.
+    alpha : float, default=0.05
+        Level of the test: the probability of finding any difference if there is none.
     permutations : int, default=999
     rng : int or Generator, default=0
     executor, progress : as for :func:`diffbisim.pairwise`
@@ -158,7 +158,7 @@ def compare(
     if not isinstance(groups, Mapping) or len(groups) < 2:
         raise InvalidArgument('groups must be a mapping of at least two groups, such as {"A": data, "B": data}')
     discount = check_discount(discount)
-    check_probability(confidence, "confidence")
+    check_probability(alpha, "alpha")
     check_draws(permutations)
     check_unseen(unseen)
     data = same_states(groups)
@@ -173,7 +173,7 @@ def compare(
         raise InvalidArgument(f"groups are compared by exchanging episodes, but {NOT_EXCHANGEABLE}")
     numbers = None if layers is None else stratum_numbers(layers, list(data.values()))
     counted, permute = count_for_test(list(data.values()), numbers)
-    design = Design(counted, table, discount, permute, labels=chains[0].labels)
+    design = Design(counted, table, discount, permute, names=chains[0].names)
     warn_of_few(sources, design)
     evidence = compare_pairs(design, permutations, as_generator(rng))
     values = pairwise(
@@ -183,8 +183,8 @@ def compare(
     for (g, k), p in zip(evidence.pairs, evidence.p_values, strict=True):
         p_values[g, k] = p_values[k, g] = p
     return Comparison(
-        tuple(data), freeze(values), freeze(p_values), evidence.p_value, float(confidence), evidence, design.names(),
-        assumptions(data, rewards, sources),
+        tuple(data), freeze(values), freeze(p_values), evidence.p_value, float(alpha), evidence,
+        design.row_names(), assumptions(data, rewards, sources),
     )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
     data = {name: one for name, one in groups.items() if isinstance(one, Transitions)}
     if lists and data:
         states: Any = next(iter(data.values()))
-        given: Any = states.n_states if states.labels is None else list(states.labels)
+        given: Any = states.n_states if states.names is None else list(states.names)
         data |= {name: Transitions.from_trajectories(paths, states=given) for name, paths in lists.items()}
     elif lists:
         joint = Transitions.from_trajectories([path for paths in lists.values() for path in paths])
@@ -218,7 +218,7 @@ def same_states(groups: Mapping[Any, Any]) -> dict[Any, Transitions]:
     check_same_ends(data)
     first = next(iter(data.values()))
     for name, one in data.items():
-        if (one.labels, one.n_states) != (first.labels, first.n_states):
+        if (one.names, one.n_states) != (first.names, first.n_states):
             raise InvalidArgument(
                 f"groups[{name!r}] and the first group have different states; pass states= when creating Transitions, "
                 "or give lists of trajectories"
@@ -237,7 +237,7 @@ class Power:
     episodes: tuple[int, ...]  # the numbers that were tried
     power: Array  # fraction of datasets in which the difference was detected
     target: float  # the power asked for
-    level: float  # level of the test
+    alpha: float  # level of the test
     datasets: int  # number of simulated datasets for each number of episodes
     value: float  # the distance to be detected
     unit: str = "episodes"  # what was counted: "episodes", or "clusters" of them
@@ -273,12 +273,12 @@ class Power:
 
 def _warn_of_pilot(X: Any, Y: Any, about: tuple[Any, float, Any], test: tuple[int, float]) -> None:
     """Warn if a pilot study shows no evidence of the difference that is to be detected."""
-    (cost, discount, rewards), (permutations, level) = about, test
+    (cost, discount, rewards), (permutations, alpha) = about, test
     if not (isinstance(X, Transitions) and isinstance(Y, Transitions)) or min(X.n_clusters, Y.n_clusters) < 4:
         return
     with quietly():
         found = compare({"X": X, "Y": Y}, cost, discount, rewards=rewards, permutations=permutations)
-    if found.p_value > level:
+    if found.p_value > alpha:
         warn_of_input(
             f"the pilot data show no evidence of a difference (p = {found.p_value:.2g}). power draws from them as they "
             "are, so that it takes their noise for a difference and overestimates the power; pass two chains with the "
@@ -297,7 +297,7 @@ def power(
     rewards: Any = None,
     cluster: Any = None,
     target: float = 0.8,
-    level: float = 0.05,
+    alpha: float = 0.05,
     datasets: int = 200,
     permutations: int = 199,
     rng: int | np.random.Generator = 0,
@@ -323,8 +323,8 @@ def power(
         Clusters of the episodes of a pilot study, which are drawn as a whole. By default those of the data.
     target : float, default=0.8
         Desired power.
-    level : float, default=0.05
-        Probability of a false positive.
+    alpha : float, default=0.05
+        Level of the test: the probability of a false positive.
     datasets : int, default=200
         Number of simulated datasets for each number of episodes.
     permutations : int, default=199
@@ -351,25 +351,25 @@ def power(
         )
     discount = check_discount(discount)
     check_probability(target, "target")
-    check_probability(level, "level")
+    check_probability(alpha, "alpha")
     check_draws(permutations)
     check_count(datasets, "datasets", 1)
     X, Y = as_processes((X, Y))
     lengths = _lengths(length, (X, Y))
     (X, Y), unit = _pilot(X, Y, cluster, rewards)
     chains = chains_of(make_sources({"X": X, "Y": Y}, rewards, "first", "self-loop"))
-    if chains[0].labels != chains[1].labels or chains[0].n_states != chains[1].n_states:
-        raise InvalidArgument("X and Y have different states; give both the same states= or labels, in the same order")
+    if chains[0].names != chains[1].names or chains[0].n_states != chains[1].n_states:
+        raise InvalidArgument("X and Y have different states; give both the same states= or names, in the same order")
     table = ground_cost(cost, chains[0], chains[1])
     if np.diag(table).any():
         raise InvalidArgument(f"X and Y are compared by exchanging episodes, but {NOT_EXCHANGEABLE}")
-    _warn_of_pilot(X, Y, (cost, discount, rewards), (permutations, level))
+    _warn_of_pilot(X, Y, (cost, discount, rewards), (permutations, alpha))
     value = solve(Discounted.make(chains[0], chains[1], table, discount), make_solver("exact")).value
-    work = partial(_detected, (X, Y), table, discount, lengths, (permutations, level))
+    work = partial(_detected, (X, Y), table, discount, lengths, (permutations, alpha))
     jobs = [(n, seed) for n in sizes for seed in as_generator(rng).spawn(datasets)]
     seen = np.concatenate(executor_map(work, batches(jobs, 8), executor, progress, "datasets"))
     shares = seen.reshape(len(sizes), datasets).mean(axis=1)
-    return Power(sizes, freeze(shares), float(target), float(level), datasets, value, unit)
+    return Power(sizes, freeze(shares), float(target), float(alpha), datasets, value, unit)
 
 
 def _pilot(X: Any, Y: Any, cluster: Any, rewards: Any) -> tuple[list[Any], str]:
@@ -407,12 +407,12 @@ def _detected(
     sides: Sequence[Any], cost: Array, discount: float, lengths: Any, how: tuple[int, float], jobs: Sequence[Any]
 ) -> Array:
     """Return whether the difference is detected in each simulated dataset; runs in a worker."""
-    permutations, level = how
+    permutations, alpha = how
     out = []
     for n, seed in jobs:
         data = [_simulated(side, n, lengths, seed) for side in sides]
         design = Design(count_episodes(data), cost, discount, permute=True)
-        out.append(compare_two(design, permutations, seed).p_value <= level + 1e-12)
+        out.append(compare_two(design, permutations, seed).p_value <= alpha + 1e-12)
     return np.array(out, dtype=np.float64)
 
 

@@ -74,7 +74,7 @@ from diffbisim.results.base import DistanceResult
 from diffbisim.statistics.marginals import METRICS, MarginalBound, aligned, marginal_bound
 
 #: With fewer trajectories than this, they are cut into pieces before splitting into halves.
-FEW = 8
+MIN_TRAJECTORIES = 8
 #: Number of pieces that a dataset with few trajectories is cut into.
 PIECES = 16
 #: With fewer trajectories (or episodes) than this, initial distributions are pooled unless ``initial`` is given.
@@ -94,12 +94,12 @@ STATIONARY = 1 - 1e-9
 #: Multiple of the correction for bias, and of what may be left of it: with an exact calibration, and without.
 CORRECTION = {True: (1.0, 0.5), False: (1.7, 0.7)}
 #: In more dimensions than this, cells are coarse, and errors of the interval are added up, not in quadrature.
-FINE = 3
+MAX_DIMENSIONS_OF_FINE_CELLS = 3
 #: First points are the same if they are closer than this fraction of the distance to another first point; and the share
 #: of such points that is not reported, since on the line a tenth of independent points are that close.
-NEARLY, MAY_BE_CHANCE = 0.05, 0.4
+SAME_POINT_FRACTION, MAY_BE_CHANCE = 0.05, 0.4
 #: Without discounting, growth is followed up to this time.
-LONG = 2000
+MAX_TIME_OF_GROWTH = 2000
 
 
 class IntervalBasis(Enum):
@@ -333,7 +333,7 @@ def _value_and_interval(found: CalibratedDistances, confidence: float) -> tuple[
     later = share * size
     quantile = stdtrit(len(halves), (1 + confidence) / 2)
     errors = quantile * deviation, slope * cells, left, slope * pruned, slope * later
-    wide = float(sum(errors)) if shared or d > FINE else math.hypot(*errors)
+    wide = float(sum(errors)) if shared or d > MAX_DIMENSIONS_OF_FINE_CELLS else math.hypot(*errors)
     noise = float(u_null.mean(axis=0).max())
     down = wide
     if not (exact or shared):  # both make distances too large, so they are no independent errors of the lower end
@@ -366,8 +366,8 @@ def _unbounded(task: CellDistances, units: Units, starts: Starts) -> str:
         return f"no bound from marginal laws: it needs one of the costs {', '.join(METRICS)}"
     if not starts.observed:
         return "no bound from marginal laws: the initial distributions are not those of the trajectories"
-    if min(units.numbers) < FEW:
-        return f"no bound from marginal laws: it needs at least {FEW} trajectories (or pairs) on each side"
+    if min(units.numbers) < MIN_TRAJECTORIES:
+        return f"no bound from marginal laws: it needs at least {MIN_TRAJECTORIES} trajectories (or pairs) on each side"
     return ""
 
 
@@ -508,7 +508,7 @@ def _by_start(x: TrajectorySteps, y: TrajectorySteps) -> tuple[tuple[Integers, I
     tree = KDTree(points / scale)
     apart = np.asarray(tree.query(points / scale, k=2)[0])[:, 1]
     distance, two = (np.asarray(part) for part in tree.query(y.starts / scale))
-    same = distance <= NEARLY * apart[two]
+    same = distance <= SAME_POINT_FRACTION * apart[two]
     one, two = one.reshape(-1).astype(np.int64), two.astype(np.int64)
     counts = np.bincount(one), np.bincount(two, minlength=len(points))
     if same.all() and (counts[0] * m == counts[1] * n).all():
@@ -578,7 +578,7 @@ def _split(
     ``first`` says which units are in the first half.
     """
     n = int(unit.max()) + 1
-    whole = n >= FEW
+    whole = n >= MIN_TRAJECTORIES
     if whole:
         of_step = unit[steps.trajectory]
     else:
@@ -645,7 +645,7 @@ class CellDistances:
     def times_of(self, solved: CalibratedDistance) -> Floats:
         """Return the weights of the times."""
         if self.criterion.kind.forgets_start:
-            return np.append(np.zeros(LONG), 1.0)
+            return np.append(np.zeros(MAX_TIME_OF_GROWTH), 1.0)
         weights = getattr(solved.result.problem, "weights", None)
         return times(self.discount) if weights is None else np.asarray(weights)
 

@@ -56,7 +56,7 @@ import scipy.sparse as sp
 from diffbisim.common.arrays import lazy
 from diffbisim.common.checks import Floats, Integers, freeze
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.common.names import Labels
+from diffbisim.common.names import Names
 from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain, Transitions
 from diffbisim.results.contributions import START, Rows
@@ -220,7 +220,7 @@ class Design:
     discount: float
     permute: bool  # whether whole episodes are permuted, else single steps
     known: MarkovChain | None = None  # a known chain as one more group
-    labels: Labels | None = None
+    names: Names | None = None
 
     @lazy
     def metric(self) -> PooledMetric:
@@ -256,11 +256,11 @@ class Design:
         """Number of clusters that are permuted; None if episodes or single steps are."""
         return self.counted.groups.size if self.permute and self.counted.clustered else None
 
-    def names(self) -> tuple[Hashable, ...]:
+    def row_names(self) -> tuple[Hashable, ...]:
         """Return the names of the rows."""
         n = self.counted.n_states
-        labels = range(n) if self.labels is None else self.labels
-        return tuple(START if k == n else labels[k] for k in self.counted.cells.states.tolist())
+        names = range(n) if self.names is None else self.names
+        return tuple(START if k == n else names[k] for k in self.counted.cells.states.tolist())
 
 
 def _shares(counts: Floats, cells: RowCells) -> Floats:
@@ -283,10 +283,10 @@ def permuted_counts(counted: Counted, draws: int, rng: np.random.Generator) -> I
         batch = min(size, draws - begin)
         out = np.empty((S, G, batch, K))
         for s, (at, part) in enumerate(zip(members, parts, strict=True)):
-            labels = np.tile(counted.groups[at], (batch, 1))
-            rng.permuted(labels[begin == 0 :], axis=1, out=labels[begin == 0 :])
+            drawn = np.tile(counted.groups[at], (batch, 1))
+            rng.permuted(drawn[begin == 0 :], axis=1, out=drawn[begin == 0 :])
             for g in range(G):
-                out[s, g] = (part @ np.ascontiguousarray((labels == g).T, dtype=np.float64)).T
+                out[s, g] = (part @ np.ascontiguousarray((drawn == g).T, dtype=np.float64)).T
         yield out
 
 
@@ -564,7 +564,7 @@ def compare_two(design: Design, draws: int, rng: np.random.Generator) -> Evidenc
     p_value, each = harmonic(distance, largest - largest.min(), squares)
     W, own = found.apart[0].copy(), z[0].copy()
     adjusted = (largest[:, None] >= own - 1e-9).mean(axis=0)
-    rows = Rows(design.names(), freeze(W), freeze(metric.size * W), freeze(own), freeze(adjusted))
+    rows = Rows(design.row_names(), freeze(W), freeze(metric.size * W), freeze(own), freeze(adjusted))
     chance, weights = Chance.of(found, metric), freeze(metric.size)
     return Evidence(p_value, each[0], each[1], each[2], rows, draws, design.permute, design.clusters, chance, weights)
 

@@ -65,7 +65,7 @@ def fit(
     initial: Any = None,
     rewards: Any = None,
     solver: Any = None,
-    steps: int | None = None,
+    max_iterations: int | None = None,
     tol: float = 1e-8,
     attainable: bool | None = None,
     optimizer: Callable[[Any], Any] | None = None,
@@ -104,8 +104,8 @@ def fit(
     solver : str or solver, default=None
         Inner solver, a name or an object of :mod:`diffbisim.solvers`. None means exact, and ``Somcot(4000)`` for
         streams (shorter runs than the 300,000 iterations of "somcot").
-    steps : int, default=None
-        Maximum number of steps. None means 200, or 40 with SOMCOT.
+    max_iterations : int, default=None
+        Maximum number of iterations. None means 200, or 40 with SOMCOT.
     tol : float, default=1e-8
         Stop when the certified distance, or the possible further gain, is below this, relative to the largest cost.
     attainable : bool, default=None
@@ -125,8 +125,8 @@ def fit(
         Number of other starts to descend from once the descent from the given parameters has failed to improve: those
         of maximum likelihood and of least squares (for a model with the states of the target), zero, and, for at most
         three parameters, points spread around zero. All are evaluated, and the best descend; all of this counts as
-        steps. 0 means only the given parameters. None means 4, and 0 where the parameters are moved by an `optimizer`,
-        in a single loop or with SOMCOT, which do not restart.
+        iterations. 0 means only the given parameters. None means 4, and 0 where the parameters are moved by an
+        `optimizer`, in a single loop or with SOMCOT, which do not restart.
     unseen : default="error"
         For Transitions, how to treat states without an observed successor; see :meth:`MarkovChain.from_transitions`.
         Refused for other targets and solvers, which have no such states.
@@ -138,10 +138,10 @@ def fit(
         True for a progress bar, or a callable ``(done, total)``.
     checkpoint : str or Path, default=None
         File to write during the run. If it exists, the run resumes from it and gives bitwise the same result. A file of
-        a different run (another target, model, cost or relevant option) is refused; only `steps` (unless they are
-        annealed), `every`, `callback`, `progress` and the solver's threads and time limit may change.
+        a different run (another target, model, cost or relevant option) is refused; only `max_iterations` (unless step
+        lengths depend on it), `every`, `callback`, `progress` and the solver's threads and time limit may change.
     every : int, default=10
-        Number of steps between checkpoints.
+        Number of iterations between checkpoints.
 
     Returns
     -------
@@ -168,8 +168,9 @@ def fit(
         raise InvalidArgument(f"tol is {tol!r} and inner_gap is {inner_gap!r}; tol must be > 0 and inner_gap >= 0")
     inner = inner_solver(solver, target, tol, loop)
     restarts = _restarts(restarts, optimizer, loop, inner)
-    steps = check_count((40 if inner.samples else 200) if steps is None else steps, "steps")
-    watch = LoopOptions(steps, callback, progress, checkpoint, every)
+    limit = (40 if inner.samples else 200) if max_iterations is None else max_iterations
+    max_iterations = check_count(limit, "max_iterations")
+    watch = LoopOptions(max_iterations, callback, progress, checkpoint, every)
     source = _target(target, unseen, initial, rewards, inner.samples)
     model = LearnedModel(kernel, initial, rewards, cost)
     chosen = _criterion(inner, loop, criterion, horizon, weights)
@@ -177,15 +178,16 @@ def fit(
     if chosen.is_default:
         check_discount(discount)
     problem = InnerProblem(source, discount, inner, chosen, warm or loop == "single")
-    objective = _make_objective(problem, model, loop, steps, inner_gap)
-    update = _make_update(objective, (attainable, restarts, tol), (optimizer, scheduler), loop, steps)
+    objective = _make_objective(problem, model, loop, max_iterations, inner_gap)
+    update = _make_update(objective, (attainable, restarts, tol), (optimizer, scheduler), loop, max_iterations)
 
     def facts() -> dict[str, Any]:
         """Everything that identifies this run, except the initial parameters."""
         named = {"kernel": kernel, "initial": initial, "rewards": rewards, "cost": cost, "target": source}
         options = {"loop": loop, "inner_gap": inner_gap, "warm": problem.warm}
         asked = {"discount": discount, "solver": inner, "tol": tol, **options, **update.facts(), **chosen.facts()}
-        return {**named, **asked, **({"steps": steps} if inner.samples else {})}  # annealed lengths depend on `steps`
+        lengths = {"max_iterations": max_iterations} if inner.samples else {}  # on which annealed lengths depend
+        return {**named, **asked, **lengths}
 
     run = LoopRun(objective, update, tol)
     with few_threads(model.parameters), Session(checkpoint, "fit", facts, model, "the kernel") as session:
@@ -237,7 +239,7 @@ def _criterion(solver: Any, loop: str, criterion: str, horizon: Any, weights: An
     return chosen
 
 
-def _make_objective(problem: Any, model: Any, loop: str, steps: int, inner_gap: float) -> Any:
+def _make_objective(problem: Any, model: Any, loop: str, max_iterations: int, inner_gap: float) -> Any:
     """Return a sampled objective if the solver samples, a tracked one for a single loop, and an exact one otherwise."""
     from diffbisim.learning.fit.objectives import (
         ExactObjective,
@@ -249,9 +251,9 @@ def _make_objective(problem: Any, model: Any, loop: str, steps: int, inner_gap: 
 
     if loop == "double" and not problem.solver.samples:
         return ExactObjective(problem, model, Lowest(model.snapshot()), inner_gap=inner_gap)
-    mean = MeanOfTheLast(model.snapshot(), steps)
+    mean = MeanOfTheLast(model.snapshot(), max_iterations)
     if problem.solver.samples:
-        return SampledObjective(problem, model, mean, single=loop == "single", steps=steps)
+        return SampledObjective(problem, model, mean, single=loop == "single", max_iterations=max_iterations)
     return TrackedObjective(problem, model, mean)
 
 
@@ -268,30 +270,30 @@ def _restarts(restarts: int | None, optimizer: Any, loop: str, solver: Any) -> i
 
 
 def _make_update(
-    objective: Any, search: tuple[bool | None, int, float], chosen: tuple[Any, Any], loop: str, steps: int
+    objective: Any, search: tuple[bool | None, int, float], chosen: tuple[Any, Any], loop: str, max_iterations: int
 ) -> Any:
     """Return the step rule, or a torch optimizer if one is given or the values come from a single loop."""
-    from diffbisim.learning.fit.updates import CAP, CUTS, OptimizerSteps, RuleSteps
+    from diffbisim.learning.fit.updates import CUTS, MAX_STEP, OptimizerSteps, RuleSteps
 
     (attainable, restarts, tol), (optimizer, scheduler) = search, chosen
     model, sampled = objective.model, objective.solver.samples
     size = sum(p.numel() for p in model.parameters)
     patience = min(20, 4 + 2 * size)  # more parameters mean more kinks
     shrink = 0.125 if size < CUTS else 0.5  # the cuts determine a sharp minimum of few parameters
-    rule = Annealed(steps) if sampled else PolyakLevel(attainable, CAP, patience=patience, shrink=shrink)
+    rule = Annealed(max_iterations) if sampled else PolyakLevel(attainable, MAX_STEP, patience=patience, shrink=shrink)
     if loop == "single" and optimizer is None and not sampled:
-        optimizer, scheduler = annealed(steps)
+        optimizer, scheduler = annealed(max_iterations)
     if optimizer is None:
         return RuleSteps(objective, rule, restarts, tol)
     return OptimizerSteps(model, rule, optimizer, scheduler)
 
 
-def annealed(steps: int, rate: float = 0.05) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def annealed(max_iterations: int, rate: float = 0.05) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Return factories of Adam and of a cosine schedule to zero, for objectives whose values are estimates."""
     import torch
 
     def scheduler(optimizer: Any) -> Any:
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max_iterations)
 
     return lambda parameters: torch.optim.Adam(parameters, rate), scheduler
 

@@ -41,14 +41,14 @@ class Identification:
         Lower and upper end of the interval of each parameter.
     replicates : dict of str to array of shape (n_replicates, ...)
         Parameters of every bootstrap replicate.
-    level : float
-        Confidence level of the intervals.
+    confidence : float
+        Confidence of the intervals.
     """
 
     fit: FitResult
     intervals: Mapping[str, Array]
     replicates: Mapping[str, Array]
-    level: float
+    confidence: float
 
     @property
     def chain(self) -> MarkovChain:
@@ -67,7 +67,7 @@ class Identification:
 
     def __repr__(self) -> str:
         n = next((len(v) for v in self.replicates.values()), 0)
-        return f"Identification({self.fit!r}, {n} replicates, level {self.level:g})"
+        return f"Identification({self.fit!r}, {n} replicates, confidence {self.confidence:g})"
 
 
 def identify(
@@ -80,7 +80,7 @@ def identify(
     rewards: Any = None,
     unseen: Any = "error",
     replicates: int = 100,
-    level: float = 0.95,
+    confidence: float = 0.95,
     rng: int | np.random.Generator = 0,
     executor: Executor = None,
     progress: Progress = False,
@@ -102,8 +102,8 @@ def identify(
         How to treat states without an observed successor; see :meth:`MarkovChain.from_transitions`.
     replicates : int, default=100
         Number of bootstrap replicates; 0 for no intervals.
-    level : float, default=0.95
-        Confidence level of the intervals.
+    confidence : float, default=0.95
+        Confidence of the intervals.
     rng : int or numpy.random.Generator, default=0
         Seed of the replicates.
     executor : default=None
@@ -111,13 +111,13 @@ def identify(
     progress : bool or callable, default=False
         True for a progress bar, or a callable ``(done, total)``.
     **options
-        Further options of :func:`diffbisim.fit`, e.g. ``steps``, ``tol`` or ``solver``. A ``checkpoint`` covers the fit
-        to the original data, not the replicates.
+        Further options of :func:`diffbisim.fit`, e.g. ``max_iterations``, ``tol`` or ``solver``. A ``checkpoint``
+        covers the fit to the original data, not the replicates.
 
     Returns
     -------
     Identification
-        With ``fit``, ``intervals``, ``replicates`` and ``level``.
+        With ``fit``, ``intervals``, ``replicates`` and ``confidence``.
 
     Examples
     --------
@@ -132,8 +132,8 @@ def identify(
     """
     if not isinstance(data, Transitions):
         raise InvalidArgument(f"data is a {type(data).__name__}; pass Transitions, or fit a chain with diffbisim.fit")
-    check_probability(level, "level")
-    rewards = state_rewards(rewards, data.n_states, data.labels)
+    check_probability(confidence, "confidence")
+    rewards = state_rewards(rewards, data.n_states, data.names)
     asked = {"cost": cost, "discount": discount, "initial": initial, "rewards": rewards, "unseen": unseen, **options}
     if kernel is None:
         kernel = _observed(data, unseen, initial, rewards)
@@ -144,13 +144,13 @@ def identify(
     with nullcontext(executor) if executor is not None else ThreadPoolExecutor(1) as worker:
         found = tasks(_replicate, seeds, (data, best.model, refit), worker, progress, "replicates")
     stacked = {name: np.array([parameters[name] for parameters in found]) for name in best.parameters if found}
-    tail, intervals = (1 - level) / 2, {}
+    tail, intervals = (1 - confidence) / 2, {}
     for name, values in stacked.items():
         center = np.asarray(best.parameters[name])
         low, high = np.quantile(values, [tail, 1 - tail], axis=0, method="weibull")  # at most this share lies beyond
         half = expansion([data], tail) * np.maximum(high - center, center - low)
         intervals[name] = np.stack([center - half, center + half])
-    return Identification(best, intervals, stacked, level)
+    return Identification(best, intervals, stacked, confidence)
 
 
 def _replicate(given: tuple[Transitions, Any, dict[str, Any]], rng: np.random.Generator) -> Mapping[str, Array]:

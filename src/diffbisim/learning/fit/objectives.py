@@ -43,13 +43,13 @@ LARGEST_GAP = 1e-3
 
 #: Models with fewer parameters than this use one torch thread, because synchronizing threads takes longer than the
 #: work.
-SMALL = 1_000_000
+MIN_PARAMETERS_FOR_THREADS = 1_000_000
 
 #: Iterations of the first inner run of a single loop over samples.
-FIRST = 128
+FIRST_ITERATIONS = 128
 
 #: Fraction of the steps, at the end, over which parameters are averaged.
-TAIL = 0.25
+AVERAGED_SHARE = 0.25
 
 COUNTS = ("pivots", "improvements", "sweeps")
 
@@ -145,15 +145,15 @@ class Lowest:
 @stored
 @dataclass
 class MeanOfTheLast:
-    """The mean of the parameters over the last quarter of the steps."""
+    """The mean of the parameters over the last quarter of the iterations."""
 
     parameters: Vector
-    steps: int
+    max_iterations: int
     seen: int = 0
 
     def add(self, value: float, snapshot: Callable[[], Vector]) -> None:
         self.seen += 1
-        n = max(1, self.seen - int((1 - TAIL) * self.steps))
+        n = max(1, self.seen - int((1 - AVERAGED_SHARE) * self.max_iterations))
         self.parameters = [mean + (new - mean) / n for mean, new in zip(self.parameters, snapshot(), strict=True)]
 
 
@@ -184,7 +184,7 @@ class InnerProblem(NamedTuple):
 class ModelObjective(Resumable, ABC):
     """The distance between a target and a model; `kept` stores the parameters to return."""
 
-    at_limit = Status.STEPS
+    at_limit = Status.ITERATIONS_OF_FIT
     changing = ("last", "evaluations", "work", "kept")
 
     def __init__(self, problem: InnerProblem, model: LearnedModel, kept: Any) -> None:
@@ -279,18 +279,20 @@ class SampledObjective(ModelObjective):
 
     at_limit = Status.ESTIMATED
 
-    def __init__(self, problem: InnerProblem, model: LearnedModel, kept: Any, single: bool, steps: int) -> None:
+    def __init__(
+        self, problem: InnerProblem, model: LearnedModel, kept: Any, single: bool, max_iterations: int
+    ) -> None:
         super().__init__(problem, model, kept)
-        self.single, self.steps = single, steps
+        self.single, self.max_iterations = single, max_iterations
         self.iterable = self.target if self.target.items is not None else None
 
     def _solver_for(self, level: float) -> Any:
         """In a single loop, use more iterations as the parameters move less."""
         if not self.single:
             return replace(self.solver, certify=False)
-        full, done = self.solver.steps, min(1.0, (1 + self.evaluations) / self.steps)
-        iterations = round(min(FIRST, full) ** (1 - done) * full**done)
-        return replace(self.solver, steps=iterations, certify=False, carry=True)
+        full, done = self.solver.max_iterations, min(1.0, (1 + self.evaluations) / self.max_iterations)
+        iterations = round(min(FIRST_ITERATIONS, full) ** (1 - done) * full**done)
+        return replace(self.solver, max_iterations=iterations, certify=False, carry=True)
 
     def _final_solver(self) -> Any:
         return replace(self.solver, carry=True) if self.single else self.solver
@@ -351,7 +353,7 @@ def few_threads(parameters: Vector) -> Iterator[None]:
     ``torch.set_num_threads`` would also affect every other thread that has not used torch yet; OpenMP, which torch
     consults, keeps a number per thread.
     """
-    if sum(p.numel() for p in parameters) >= SMALL:
+    if sum(p.numel() for p in parameters) >= MIN_PARAMETERS_FOR_THREADS:
         yield
         return
     torch.get_num_threads()  # torch initializes this number on first use in a thread; do it before the limit is set

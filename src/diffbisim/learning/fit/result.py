@@ -55,12 +55,12 @@ class FitResult(HasStatus):
         return self.distance.value
 
     @property
-    def steps(self) -> int:
-        """Number of steps taken."""
+    def iterations(self) -> int:
+        """Number of iterations."""
         return len(self.history)
 
     def curve(self, name: str = "value") -> Array:
-        """Return one column of the history as an array of shape (steps,)."""
+        """Return one column of the history as an array of shape (iterations,)."""
         return np.array([row[name] for row in self.history])
 
     def save(self, path: str | Path) -> None:
@@ -82,5 +82,5 @@ class FitResult(HasStatus):
         return cls(chain, found, parameters, None, outcome, tuple(meta["history"]), work)
 
     def __repr__(self) -> str:
-        d = self.distance
-        return f"FitResult({d.value:.6g} in [{d.lower:.6g}, {d.upper:.6g}], {self.steps} steps, {self.outcome.name})"
+        d, ended = self.distance, f"{self.iterations} iterations, {self.outcome.name}"
+        return f"FitResult({d.value:.6g} in [{d.lower:.6g}, {d.upper:.6g}], {ended})"

@@ -7,7 +7,7 @@ therefore end far from the best parameters. These starts are obvious, and cheap 
 likelihood          the rows of the model nearest to those of the target in relative entropy, min Σ_x KL(P_x | P_θ,x)
 least squares       the same in the sum of squares, min Σ_x |P_x - P_θ,x|²
 zero                θ = 0, for most models the uniform kernel
-spread              for at most `FEW` parameters: each parameter at ± `SPREAD`, the others at zero, and the corners
+spread              for at most three parameters: each parameter at ± `SPREAD`, the others at zero, and the corners
 ==================  ================================================================================================
 
 The first two need a target with as many states as the model, whose states correspond by number. Learned initial
@@ -28,13 +28,13 @@ from diffbisim.processes.chain import MarkovChain
 from diffbisim.results.base import Array
 
 #: Models with at most this many parameters also start from points spread around zero.
-FEW = 3
+MAX_PARAMETERS_FOR_SPREAD = 3
 
 #: The distance of these points from zero in every coordinate: a logit of 3 is a probability of 0.95.
 SPREAD = 3.0
 
 #: Larger kernels, which would be needed as dense matrices, are not fitted by likelihood and least squares.
-LARGEST = 3000
+MAX_STATES_FOR_LIKELIHOOD = 3000
 
 #: Maximum number of iterations of L-BFGS.
 ITERATIONS = 200
@@ -51,7 +51,7 @@ def obvious_starts(model: LearnedModel, target: MarkovChain) -> list[tuple[str, 
     zero = [torch.zeros_like(p) for p in given]
     found: list[tuple[str, Vector]] = []
     try:
-        if tuple(model().transition.shape) == (target.n_states,) * 2 and target.n_states <= LARGEST:
+        if tuple(model().transition.shape) == (target.n_states,) * 2 and target.n_states <= MAX_STATES_FOR_LIKELIHOOD:
             for name, term in (("likelihood", _relative_entropy), ("least squares", _squares)):
                 start = _minimum(model, _loss(target, term), [*(v for _, v in found), given, zero])
                 found += [] if start is None else [(name, start)]
@@ -110,7 +110,7 @@ def _minimum(model: LearnedModel, loss: Loss, starts: list[Vector]) -> Vector | 
 def _spread(given: Vector) -> list[Vector]:
     """Return the axes and corners of a cube around zero, for few parameters."""
     size = sum(p.numel() for p in given)
-    if size > FEW:
+    if size > MAX_PARAMETERS_FOR_SPREAD:
         return []
     points = [SPREAD * np.array(signs) for signs in product((-1, 1), repeat=size)]
     if size > 1:

@@ -33,7 +33,7 @@ from diffbisim.learning.optimize.steps import Annealed, StepRule, least_distance
 Vector = list[torch.Tensor]
 
 #: Largest natural step: √(2 × nats per transition).
-CAP = 0.5
+MAX_STEP = 0.5
 
 #: Largest change of a parameter in one step, relative to the cap of a natural step.
 IN_PARAMETERS = 4.0
@@ -45,7 +45,7 @@ CUTS, JITTER = 3, 1e-10
 RACE = 15
 
 #: Descents whose lowest parameters differ by less than this, relative to them, are the same.
-NEAR = 0.01
+SAME_WITHIN = 0.01
 
 #: A descent goes on if it would become the best by gaining this multiple of what its rule expects.
 HOPE = 4.0
@@ -136,7 +136,7 @@ class FitDescent:
     def meets(self, other: "FitDescent") -> bool:
         """Return whether the lowest points of two descents are nearly the same."""
         pairs = zip(self.best, other.best, strict=True)
-        return all(bool((torch.abs(p - q) <= NEAR * (1 + torch.abs(q))).all()) for p, q in pairs)
+        return all(bool((torch.abs(p - q) <= SAME_WITHIN * (1 + torch.abs(q))).all()) for p, q in pairs)
 
     def advance(self, model: LearnedModel, at: FitEvaluation) -> float:
         """Move the model from an evaluated point to the next one, and return the length of the step."""

@@ -1,6 +1,6 @@
 """The expert as a chain: from a chain, observed transitions or trajectories, on the learner's states or on its own.
 
-*State spaces.* With the cost "indicator" a state of the expert *is* a state of the learner. Labels and numbers are
+*State spaces.* With the cost "indicator" a state of the expert *is* a state of the learner. Names and numbers are
 looked up among those of the MDP, and unknown ones are an error. With any other cost the expert keeps its own state
 space, and the cost relates the two.
 
@@ -76,8 +76,8 @@ def warn_if_elsewhere(expert: MarkovChain, mdp: MDP, criterion: Criterion) -> No
     foreign = (expert.initial > 0) & (mdp.initial == 0)
     if foreign.any() and not criterion.kind.forgets_start:
         warn(
-            f"expert: it starts in state {expert.label(int(foreign.argmax()))!r}, where the MDP does not start, so the "
-            "distance stays positive; correct the data, or include that state in initial= of the MDP",
+            f"expert: it starts in state {expert.name_of(int(foreign.argmax()))!r}, where the MDP does not start, so "
+            "the distance stays positive; correct the data, or include that state in initial= of the MDP",
             UserWarning,
             stacklevel=4,
         )
@@ -102,7 +102,7 @@ def warn_if_impossible(expert: MarkovChain, mdp: MDP, criterion: Criterion, know
     impossible &= _entries(possible, source, s.indices) <= 0
     if impossible.any():
         k = int(impossible.argmax())
-        a, b = expert.label(int(source[k])), expert.label(int(s.indices[k]))
+        a, b = expert.name_of(int(source[k])), expert.name_of(int(s.indices[k]))
         warn(
             f"expert: {int(impossible.sum())} of its transitions, the first {a!r} -> {b!r}, "
             + ("cannot be made by any action of the MDP" if known is None else "were made by no action that was tried")
@@ -148,53 +148,53 @@ def observations(expert: Any) -> Transitions:
 
 
 def _on_states_of(mdp: MDP, chain: MarkovChain) -> MarkovChain:
-    """Return the chain, with the labels of the MDP, if its states match by label or by number."""
+    """Return the chain, with the names of the MDP, if its states match by name or by number."""
     if chain.hidden:
         raise InvalidData(f"expert has hidden states, {HIDDEN}")
-    if chain.labels is not None and mdp.labels is not None:
-        outside = ~np.isin(np.arange(chain.n_states), [chain.index(k) for k in set(mdp.labels) & set(chain.labels)])
+    if chain.names is not None and mdp.names is not None:
+        outside = ~np.isin(np.arange(chain.n_states), [chain.index(k) for k in set(mdp.names) & set(chain.names)])
         if (visited := outside & (chain.occupancy(0.5) > 0)).any():
             raise InvalidData(
-                f"expert: state {chain.label(int(visited.argmax()))!r} is not a state of the MDP (its labels); correct "
-                f"the chain, or {OTHER_SPACE}"
+                f"expert: state {chain.name_of(int(visited.argmax()))!r} is not a state of the MDP (its names); "
+                f"correct the chain, or {OTHER_SPACE}"
             )
         return chain
-    if chain.labels is not None:
-        raise InvalidData("expert has labels and the MDP has none; label both or neither")
+    if chain.names is not None:
+        raise InvalidData("expert has names and the MDP has none; name the states of both or of neither")
     if chain.n_states != mdp.n_states:
         raise InvalidData(
-            f"expert has {chain.n_states} states, the MDP {mdp.n_states}; correct the chain, or label the states of "
+            f"expert has {chain.n_states} states, the MDP {mdp.n_states}; correct the chain, or name the states of "
             f"both, or {OTHER_SPACE}"
         )
-    if mdp.labels is None:
+    if mdp.names is None:
         return chain
-    return MarkovChain._trusted(chain.transition, chain.initial, chain.rewards, mdp.labels, like=chain)
+    return MarkovChain._trusted(chain.transition, chain.initial, chain.rewards, mdp.names, like=chain)
 
 
 def _renumbered(data: Transitions, mdp: MDP) -> Transitions:
-    """Return the data with the state numbers and labels of the MDP."""
-    numbers = {label: k for k, label in enumerate(mdp.labels or range(mdp.n_states))}
-    by_label = data.labels is not None
-    names = data.labels if data.labels is not None else range(data.n_states)
-    codes = np.array([numbers.get(name, -1) if by_label else k for k, name in enumerate(names)])
-    if not by_label:
+    """Return the data with the state numbers and names of the MDP."""
+    numbers = {name: k for k, name in enumerate(mdp.names or range(mdp.n_states))}
+    by_name = data.names is not None
+    names = data.names if data.names is not None else range(data.n_states)
+    codes = np.array([numbers.get(name, -1) if by_name else k for k, name in enumerate(names)])
+    if not by_name:
         codes[codes >= mdp.n_states] = -1
     seen = np.zeros(data.n_states, dtype=bool)
     for part in (data.states, data.next_states, data.starts, data.first):
         if part is not None:
             seen[part] = True
     if (outside := seen & (codes < 0)).any():
-        known = "its labels" if mdp.labels is not None else f"0 … {mdp.n_states - 1}"
+        known = "its names" if mdp.names is not None else f"0 … {mdp.n_states - 1}"
         k = int(outside.argmax())
         remedy = "correct the data"
         if k == data.end_state:
             remedy = "it stands for the ends of sequences: create the data with end=None, or end= a state of the MDP"
         raise InvalidData(
-            f"expert: state {data.name(k)!r} is not a state of the MDP ({known}); {remedy}, or {OTHER_SPACE}"
+            f"expert: state {data.name_of(k)!r} is not a state of the MDP ({known}); {remedy}, or {OTHER_SPACE}"
         )
     starts = None if data.starts is None else codes[data.starts]
     return Transitions(
-        codes[data.states], codes[data.next_states], mdp.n_states, mdp.labels, data.weights, data.episodes,
+        codes[data.states], codes[data.next_states], mdp.n_states, mdp.names, data.weights, data.episodes,
         starts, data.start_weights, None if data.first is None else int(codes[data.first]),
     )  # fmt: skip
 

@@ -26,7 +26,8 @@ from diffbisim.learning.optimize.steps import Cut
 from diffbisim.processes.mdp import MDP
 from diffbisim.results.base import DistanceResult
 
-LEAST = -70.0  # lower limit of log-probabilities: e^-70 is below every tolerance, but keeps the support of the chain
+#: Lower limit of log-probabilities: e^-70 is below every tolerance, but keeps the support of the chain.
+MIN_LOG_PROBABILITY = -70.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +125,9 @@ def _capped(step: Floats, cap: float) -> Floats:
 
 
 def _normalized(logits: Floats) -> Floats:
-    """Return log-probabilities, bounded below by LEAST."""
+    """Return log-probabilities, bounded below by MIN_LOG_PROBABILITY."""
     logits = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(np.maximum(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), LEAST))
+    return np.asarray(np.maximum(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), MIN_LOG_PROBABILITY))
 
 
 class ModuleLearner(Learner):

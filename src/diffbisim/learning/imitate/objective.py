@@ -41,7 +41,7 @@ from diffbisim.solvers import Exact
 DISCOUNTED = Criterion()
 
 #: Problems with more pairs than this are solved only for reachable pairs, and with a larger gap.
-LARGE = 20_000
+MAX_PAIRS_FOR_FULL_TABLE = 20_000
 
 #: Certified gap of intermediate distances, relative to the distance.
 RELATIVE_GAP = 1e-4
@@ -123,7 +123,7 @@ class PolicyObjective:
         return self.solver or self._exact(problem, self.last, self._is_large(problem))
 
     def _is_large(self, problem: Any) -> bool:
-        return self.solver is None and self.task.criterion.is_default and problem.cost.size > LARGE
+        return self.solver is None and self.task.criterion.is_default and problem.cost.size > MAX_PAIRS_FOR_FULL_TABLE
 
     def _exact(self, problem: Any, near: DistanceResult | None, rough: bool) -> Exact:
         scale = problem.scale or 1.0

@@ -23,9 +23,9 @@ import numpy as np
 from diffbisim.common.arrays import lazy
 from diffbisim.common.checks import Floats, dense, policy_table
 from diffbisim.common.errors import InvalidArgument, InvalidData
-from diffbisim.common.names import Labels
+from diffbisim.common.names import Names
 from diffbisim.io.arrays import part, prefixed
-from diffbisim.io.npz import chain_arrays, chain_from_arrays, label_array, labels_from_array
+from diffbisim.io.npz import chain_arrays, chain_from_arrays, name_array, names_from_array
 from diffbisim.problems import Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.mdp import MDP
@@ -70,19 +70,19 @@ class ImitationResult(HasStatus):
     @lazy
     def reward(self) -> ImplicitReward:
         """The implicit reward at this policy, to be maximized."""
-        return ImplicitReward(reward_and_visits(self.distance)[0], self.mdp.labels)
+        return ImplicitReward(reward_and_visits(self.distance)[0], self.mdp.names)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file (arrays and JSON, no pickle) for :func:`diffbisim.load`."""
         meta = {"outcome": self.outcome.name, "history": [dict(row) for row in self.history]}
         arrays: dict[str, Any] = {"policy": self.policy}
         for a, P in enumerate(self.mdp.transition):
-            chain = MarkovChain(P, initial=self.mdp.initial, labels=self.mdp.labels)
+            chain = MarkovChain(P, initial=self.mdp.initial, names=self.mdp.names)
             arrays |= prefixed(f"action{a}.", chain_arrays(chain))
         if self.mdp.rewards is not None:
             arrays["rewards"] = self.mdp.rewards
         if self.mdp.actions is not None:
-            arrays["actions"] = label_array(self.mdp.actions)
+            arrays["actions"] = name_array(self.mdp.actions)
         write_built(path, "imitation", meta, self.distance, arrays)
 
     @classmethod
@@ -100,8 +100,8 @@ class ImitationResult(HasStatus):
             [chain.transition for chain in chains],
             initial=chains[0].initial,
             rewards=arrays.get("rewards"),
-            labels=chains[0].labels,
-            actions=labels_from_array(arrays, "actions"),
+            names=chains[0].names,
+            actions=names_from_array(arrays, "actions"),
         )
         policy_table(table, (mdp.n_states, mdp.n_actions))
         if distance.problem.y.n_states != mdp.n_states:
@@ -144,12 +144,12 @@ class ImplicitReward:
     ----------
     table : array of shape (n_states, n_states)
         The rewards.
-    labels : sequence or None
-        Labels of the states.
+    names : sequence or None
+        Names of the states.
     """
 
     table: Floats  # (n_states, n_states)
-    labels: Labels | None = None
+    names: Names | None = None
 
     def __call__(self, state: Any, next_state: Any) -> Any:
         """Return the reward of the transition ``state -> next_state``."""

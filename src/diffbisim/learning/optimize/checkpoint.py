@@ -354,9 +354,9 @@ def _content(value: Any) -> Any:
     """Return the parts of an object, as far as they are known."""
     if isinstance(value, MarkovChain):
         s = value.successors
-        return [value.is_sparse, s.indptr, s.indices, s.probabilities, value.initial, value.rewards, value.labels]
+        return [value.is_sparse, s.indptr, s.indices, s.probabilities, value.initial, value.rewards, value.names]
     if isinstance(value, MDP):
-        return [*value.transition, value.initial, value.rewards, value.labels, value.actions]
+        return [*value.transition, value.initial, value.rewards, value.names, value.actions]
     if isinstance(value, Stream):  # the items of an iterable cannot be known in advance
         return [value.frame, value.sampled, None if value.items is not None else value.source]
     if isinstance(value, Enum):

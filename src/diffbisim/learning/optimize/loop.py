@@ -3,7 +3,7 @@
     repeat    evaluate   d(X, Y_θ) at the current θ, starting from the last solution; keep the best     (objective)
               step       θ ← θ - η n along a direction n, with η from a step rule                       (update)
     until     the certified distance is within tol of zero, the update finds nothing left to gain, the callback
-              returns True, or the maximum number of steps is reached
+              returns True, or the maximum number of iterations is reached
 
 An *objective* defines what is compared and how it is solved: exactly, tracked from step to step, or from samples. An
 *update* decides where to go: along the natural direction, with a torch optimizer, or to a best response. Both are
@@ -30,7 +30,7 @@ Callback = Callable[[Mapping[str, float]], object]
 class Objective(Protocol):
     """What is minimized; an evaluation has a ``result`` and whatever else the update needs."""
 
-    #: Status of a run that reaches the maximum number of steps.
+    #: Status of a run that reaches the maximum number of iterations.
     at_limit: Status
 
     def evaluate(self, level: float) -> Any:
@@ -97,7 +97,7 @@ class LoopRun:
     def until_done(
         self, limit: int, report: Callback | None = None, save: Callable[[], object] | None = None, every: int = 1
     ) -> Status:
-        """Step until the run ends, ``report(row)`` returns True, or `limit` steps are done, saving in between."""
+        """Step until the run ends, ``report(row)`` returns True, or `max_iterations` are done, saving in between."""
         while self.status is None:
             if len(self.history) >= limit:
                 return Status.SETTLED if self.update.retrying else self.objective.at_limit
@@ -125,7 +125,7 @@ class LoopRun:
 
 @dataclass(frozen=True, eq=False)
 class LoopOptions:
-    """The caller's options for a run: number of steps, callback, progress and checkpoint."""
+    """The caller's options for a run: number of iterations, callback, progress and checkpoint."""
 
     limit: int
     callback: Callback | None = None

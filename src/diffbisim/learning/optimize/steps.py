@@ -50,9 +50,9 @@ from diffbisim.learning.optimize.checkpoint import stored
 Array = NDArray[np.float64]
 
 #: A value above this multiple of the best means that the step left the region where the linear model holds.
-FAR = 3.0
+MAX_RATIO_TO_BEST = 3.0
 
-TINY = 1e-300  # weights below this count as zero
+MIN_WEIGHT = 1e-300  # weights below this count as zero
 
 
 class StepRule(ABC):
@@ -165,7 +165,7 @@ class PolyakLevel(StepRule):
 
     def retreats(self, value: float, length: float) -> bool:
         """Return to the best point, with shorter steps, if the last step went too far."""
-        if length == 0.0 or value > FAR * self.best:
+        if length == 0.0 or value > MAX_RATIO_TO_BEST * self.best:
             self.cap /= 2
             return True
         if self.improved:
@@ -235,7 +235,7 @@ class Bundle:
         heights = [cut.value + float(np.sum(cut.gradient * (here.point - cut.point))) for cut in self.cuts]
         excess = here.value - np.abs(here.value - np.array(heights)) - level
         weights = np.max([cut.weights for cut in self.cuts], axis=0) * spread + np.zeros_like(here.gradient)
-        scale = np.where(weights > TINY, 1.0 / np.sqrt(np.maximum(weights, TINY)), 0.0)
+        scale = np.where(weights > MIN_WEIGHT, 1.0 / np.sqrt(np.maximum(weights, MIN_WEIGHT)), 0.0)
         slopes = np.array([(pull(cut.gradient) * scale).ravel() for cut in self.cuts])
         for count in range(len(self.cuts), 0, -1):
             used = np.flatnonzero(excess[:count] > 0)

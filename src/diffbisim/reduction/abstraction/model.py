@@ -96,26 +96,26 @@ class Ground:
         """Q*, normalized, of shape (n, n_actions)."""
         return self.rewards + self.discount * action_values(self.mdp, self.optimal)
 
-    def plan(self, labels: Integers, kernels: Floats | None = None, rewards: Floats | None = None) -> Policies:
+    def plan(self, assignment: Integers, kernels: Floats | None = None, rewards: Floats | None = None) -> Policies:
         """Plan in the class-mean model, without and with lookahead; `rewards` are scaled like :attr:`rewards`."""
         r, γ = self.rewards if rewards is None else rewards, self.discount
-        P = class_kernels(self.mdp, labels, self.weight) if kernels is None else kernels
-        r_mean = class_means(labels, r, self.weight)
+        P = class_kernels(self.mdp, assignment, self.weight) if kernels is None else kernels
+        r_mean = class_means(assignment, r, self.weight)
         v = improve(list(P), r_mean, γ).values
         small = r_mean + γ * np.stack([P_a @ v for P_a in P], axis=1)
         actions = best_actions(small)
         off = np.abs(v - small.max(axis=1)) + small.max(axis=1) - small[np.arange(len(v)), actions]
-        ahead = best_actions(r + γ * action_values(self.mdp, v[labels]), actions[labels])
+        ahead = best_actions(r + γ * action_values(self.mdp, v[assignment]), actions[assignment])
         return Policies(actions, v, ahead, float(off.max()) / (1 - γ))
 
-    def losses(self, labels: Integers) -> Losses:
+    def losses(self, assignment: Integers) -> Losses:
         """Return the losses of planning on these classes, exact up to rounding."""
-        found, γ = self.plan(labels), self.discount
-        lifted, W = found.abstract[labels], found.values[labels]
+        found, γ = self.plan(assignment), self.discount
+        lifted, W = found.abstract[assignment], found.values[assignment]
         lost, ahead = (self.optimal - self.evaluated(actions) for actions in (lifted, found.lookahead))
         start = self.mdp.initial
         q = self.rewards + γ * action_values(self.mdp, W)
-        up, down = (q.max(axis=1) - W).max(), (W - q[np.arange(labels.size), lifted]).max()
+        up, down = (q.max(axis=1) - W).max(), (W - q[np.arange(assignment.size), lifted]).max()
         bound = float(max(up, 0.0) + max(down, 0.0)) / (1 - γ)
         return Losses(float(lost.max()), float(start @ lost), float(ahead.max()), float(start @ ahead), bound)
 
@@ -134,37 +134,37 @@ def best_actions(q: Floats, otherwise: Integers | None = None) -> Integers:
     return np.asarray(first, dtype=np.int64)
 
 
-def class_means(labels: Integers, table: Floats, weight: Floats | None = None) -> Floats:
+def class_means(assignment: Integers, table: Floats, weight: Floats | None = None) -> Floats:
     """Return weighted class means of a table over states, along its first axis."""
-    n, k = labels.size, int(labels.max()) + 1
+    n, k = assignment.size, int(assignment.max()) + 1
     w = np.ones(n) if weight is None else weight
-    w = w / np.bincount(labels, weights=w)[labels]
-    into = sparse.csr_array((w, labels, np.arange(n + 1)), shape=(n, k))
+    w = w / np.bincount(assignment, weights=w)[assignment]
+    into = sparse.csr_array((w, assignment, np.arange(n + 1)), shape=(n, k))
     return np.asarray(into.T @ table.reshape(n, -1)).reshape(k, *table.shape[1:])
 
 
-def class_kernels(mdp: MDP, labels: Integers, weight: Floats | None = None) -> Floats:
+def class_kernels(mdp: MDP, assignment: Integers, weight: Floats | None = None) -> Floats:
     """Return P̂ of shape (n_actions, k, k)."""
-    rows = pushed(mdp, labels).reshape(mdp.n_actions, labels.size, -1)
-    P = np.stack([class_means(labels, part, weight) for part in rows])
+    rows = pushed(mdp, assignment).reshape(mdp.n_actions, assignment.size, -1)
+    P = np.stack([class_means(assignment, part, weight) for part in rows])
     return np.asarray(P / P.sum(axis=2, keepdims=True))
 
 
-def class_mdp(mdp: MDP, labels: Integers) -> MDP:
+def class_mdp(mdp: MDP, assignment: Integers) -> MDP:
     """Return the abstract MDP of a partition: kernels and rewards are means over the classes, initial ones sums."""
     assert mdp.rewards is not None  # checked by the caller
     return MDP(
-        class_kernels(mdp, labels),
-        initial=np.bincount(labels, weights=mdp.initial),
-        rewards=class_means(labels, mdp.rewards),
+        class_kernels(mdp, assignment),
+        initial=np.bincount(assignment, weights=mdp.initial),
+        rewards=class_means(assignment, mdp.rewards),
         actions=mdp.actions,
     )
 
 
-def pushed(mdp: MDP, labels: Integers) -> Floats:
+def pushed(mdp: MDP, assignment: Integers) -> Floats:
     """Return φ#P_a(s), the probabilities of the classes, with rows a n + s: (n_actions n, k)."""
-    s, k = mdp._stacked, int(labels.max()) + 1
-    rows = sparse.csr_array((s.probabilities, labels[s.indices], s.indptr), shape=(s.indptr.size - 1, k))
+    s, k = mdp._stacked, int(assignment.max()) + 1
+    rows = sparse.csr_array((s.probabilities, assignment[s.indices], s.indptr), shape=(s.indptr.size - 1, k))
     return np.asarray(rows.toarray())  # adds up entries of the same class
 
 
@@ -178,7 +178,7 @@ class Family(NamedTuple):
     abstract: Floats
 
 
-def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, family: Family) -> Floats:
+def step_errors(mdp: MDP, abstract: MDP, assignment: Integers, discount: float, family: Family) -> Floats:
     """Return certified upper bounds on b_a(s), (n, n_actions)."""
     from diffbisim.solvers.certify import transport_rounding
     from diffbisim.solvers.exact.pairs import plan_errors, sort_keys
@@ -188,16 +188,16 @@ def step_errors(mdp: MDP, abstract: MDP, labels: Integers, discount: float, fami
     cost = np.abs(ψ[:, None] - ψ[None, :]).sum(axis=-1).transpose(2, 0, 1)  # (n_actions, k, k)
     with quietly():
         metric = distance(abstract, abstract, cost, γ, solver=Exact(tol=1e-6)).values_upper
-    rows, own = Successors.of(pushed(mdp, labels)), abstract._stacked
+    rows, own = Successors.of(pushed(mdp, assignment)), abstract._stacked
     scale = float(metric.max()) or 1.0
     at = np.arange(mdp.n_actions * n)
-    listed = at * (mdp.n_actions * k) + (at // n) * k + labels[at % n]
+    listed = at * (mdp.n_actions * k) + (at // n) * k + assignment[at % n]
     items = Items.of(rows, own, k, sort_keys(metric / scale))
     transports = Transports(items._replace(listed=listed))
     moved = np.empty(at.size)
     transports.solve(np.ascontiguousarray(metric / scale).ravel(), moved, 1e-14)
     moved += transport_rounding(plan_errors(transports))
-    seen = np.abs(family.ground - ψ[labels]).sum(axis=-1)
+    seen = np.abs(family.ground - ψ[assignment]).sum(axis=-1)
     return np.asarray(((1 - γ) * seen + γ * scale * moved.reshape(mdp.n_actions, n).T) * (1 + ROUNDING))
 
 

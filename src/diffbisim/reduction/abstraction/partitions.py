@@ -1,6 +1,6 @@
 """Search among partitions by their exact scores: all of them if they are few, else by moves and swaps of single states.
 
-A partition of n states into at most k classes is an array φ of labels (n,), numbered by first appearance. There are
+A partition of n states into at most k classes is an array φ (n,) of classes, numbered by first appearance. There are
 
     S(n,1) + … + S(n,k),        S(n,j) = j S(n-1,j) + S(n-1,j-1),
 
@@ -44,13 +44,13 @@ OVERHEAD = 2e4
 STARTS = 20
 
 #: Number of entries of the largest temporary array of a block.
-BLOCK = 400_000
+MAX_ENTRIES_OF_BLOCK = 400_000
 
 #: A score has to be smaller than another by this fraction of the largest value in order to count as smaller.
 LEAST_GAIN = 1e-11
 
 #: Up to this number of entries, kernels are stored as dense arrays.
-DENSE = 2_000_000
+MAX_DENSE_ENTRIES = 2_000_000
 
 
 def count_partitions(n: int, k: int, limit: int) -> int:
@@ -69,29 +69,29 @@ def all_partitions(n: int, k: int) -> Integers:
     for _ in range(n - 1):
         choices = np.minimum(largest + 2, k)
         parent = np.repeat(np.arange(len(rows)), choices)
-        label = np.arange(parent.size) - np.repeat(np.cumsum(choices) - choices, choices)
-        rows, largest = np.column_stack([rows[parent], label]), np.maximum(largest[parent], label)
+        last = np.arange(parent.size) - np.repeat(np.cumsum(choices) - choices, choices)
+        rows, largest = np.column_stack([rows[parent], last]), np.maximum(largest[parent], last)
     return rows
 
 
-def neighbors(labels: Integers, k: int, first: int, count: int) -> Integers:
+def neighbors(assignment: Integers, k: int, first: int, count: int) -> Integers:
     """Return `count` neighbors of a partition from number `first` on: moves by state and class, then swaps."""
-    n, used = labels.size, int(labels.max()) + 1
+    n, used = assignment.size, int(assignment.max()) + 1
     number = np.arange(first, first + count)
-    rows = np.repeat(labels[None], count, axis=0)
+    rows = np.repeat(assignment[None], count, axis=0)
     classes = min(used + 1, k)
     moves = number < n * classes
     state, to = np.divmod(number[moves], classes)
     rows[np.flatnonzero(moves), state] = to
     one, other = _pair(number[~moves] - n * classes, n)
     swaps = np.flatnonzero(~moves)
-    rows[swaps, one], rows[swaps, other] = labels[other], labels[one]
-    return np.asarray(rows[(rows != labels).any(axis=1)])
+    rows[swaps, one], rows[swaps, other] = assignment[other], assignment[one]
+    return np.asarray(rows[(rows != assignment).any(axis=1)])
 
 
-def count_neighbors(labels: Integers, k: int) -> int:
+def count_neighbors(assignment: Integers, k: int) -> int:
     """Return the number of moves and swaps of a partition, including those that change nothing."""
-    n, used = labels.size, int(labels.max()) + 1
+    n, used = assignment.size, int(assignment.max()) + 1
     return n * min(used + 1, k) + n * (n - 1) // 2
 
 
@@ -133,41 +133,42 @@ class Scoring:
         self.action, self.source, self.target = s.sources // n, s.sources % n, s.indices
         self.mass = s.probabilities * self.ground.weight[self.source]
         self.tolerance = LEAST_GAIN * float(np.abs(self.ground.optimal).max())
-        self.kernels = np.stack(list(map(dense, mdp.transition))) if mdp.n_actions * n * n <= DENSE else None
+        small = mdp.n_actions * n * n <= MAX_DENSE_ENTRIES
+        self.kernels = np.stack(list(map(dense, mdp.transition))) if small else None
 
     @property
     def block(self) -> int:
         """Number of partitions that are scored at once."""
         each = max(self.mass.size, self.n_actions * self.k**2, self.n * self.n_actions)
-        return max(1, BLOCK // each)
+        return max(1, MAX_ENTRIES_OF_BLOCK // each)
 
-    def best_of(self, labels: Integers) -> tuple[Integers, PartitionScore]:
+    def best_of(self, assignments: Integers) -> tuple[Integers, PartitionScore]:
         """Return the best of partitions (m, n) and its score; the first of those that are equal."""
-        scores = np.array(self.of(labels))
+        scores = np.array(self.of(assignments))
         near = np.flatnonzero(scores[:, 0] <= scores[:, 0].min() + self.tolerance)
         best = int(near[(scores[near, 1] <= scores[near, 1].min() + self.tolerance).argmax()])
-        return labels[best], PartitionScore(*scores[best].tolist())
+        return assignments[best], PartitionScore(*scores[best].tolist())
 
-    def of(self, labels: Integers) -> list[PartitionScore]:
+    def of(self, assignments: Integers) -> list[PartitionScore]:
         """Return the scores of partitions (m, n)."""
-        self.work += len(labels) * (OVERHEAD + 10 * self.mass.size + 3 * self.k**3)
-        v, q = self._planned(*self._models(labels))
-        every = np.arange(len(labels))[:, None]
-        actions = _best(q)[every, labels]
+        self.work += len(assignments) * (OVERHEAD + 10 * self.mass.size + 3 * self.k**3)
+        v, q = self._planned(*self._models(assignments))
+        every = np.arange(len(assignments))[:, None]
+        actions = _best(q)[every, assignments]
         if self.loss.startswith("lookahead"):
-            actions = self._ahead(v[every, labels], actions)
+            actions = self._ahead(v[every, assignments], actions)
         keys = [row.tobytes() for row in actions.astype(np.int32)]
         fresh = {key: i for i, key in enumerate(keys) if key not in self.known}
         if fresh:
             self.known |= dict(zip(fresh, self._evaluated(actions[list(fresh.values())]), strict=True))
         return [self.known[key] for key in keys]
 
-    def _models(self, labels: Integers) -> tuple[Floats, Floats]:
+    def _models(self, assignments: Integers) -> tuple[Floats, Floats]:
         """Return the kernels (m, n_actions, k, k) and rewards (m, k, n_actions) of the classes; empty classes stay."""
-        m, k, A = len(labels), self.k, self.n_actions
-        member = (labels[:, None] == np.arange(k)[:, None]) * self.ground.weight  # (m, k, n)
+        m, k, A = len(assignments), self.k, self.n_actions
+        member = (assignments[:, None] == np.arange(k)[:, None]) * self.ground.weight  # (m, k, n)
         weight = member.sum(axis=2, keepdims=True)
-        cell = (self.action * k + labels[:, self.source]) * k + labels[:, self.target]
+        cell = (self.action * k + assignments[:, self.source]) * k + assignments[:, self.target]
         cell += (np.arange(m) * (A * k * k))[:, None]
         mass = np.broadcast_to(self.mass, cell.shape)
         P = np.bincount(cell.ravel(), mass.ravel(), m * A * k * k).reshape(m, A, k, k)
@@ -200,7 +201,7 @@ class Scoring:
         """Yield the scores of policies (m, n)."""
         at, start = np.arange(self.n), self.ground.mdp.initial
         self.work += len(actions) * (OVERHEAD + self.n**3)
-        size = max(1, BLOCK // self.n**2)
+        size = max(1, MAX_ENTRIES_OF_BLOCK // self.n**2)
         for some in np.split(actions, range(size, len(actions), size)):
             if self.kernels is None:
                 lost = self.ground.optimal - np.stack([self.ground.evaluated(row) for row in some])
@@ -247,23 +248,23 @@ def best_of_all(scoring: Scoring, in_time: Callable[[], bool]) -> tuple[Integers
 
 
 def improved(
-    scoring: Scoring, labels: Integers, in_time: Callable[[], bool], most_work: float = MOST_WORK
+    scoring: Scoring, assignment: Integers, in_time: Callable[[], bool], most_work: float = MOST_WORK
 ) -> tuple[Integers, str]:
     """Improve a partition by moves and swaps until none helps; return it, and what is known of it.
 
     The search ends early if the work of all searches exceeds `most_work`, or when time is up.
     """
-    labels, best = scoring.best_of(labels[None])
+    assignment, best = scoring.best_of(assignment[None])
     at = quiet = 0  # the number of the next neighbor, and how many were scored since the last improvement
-    while quiet < (total := count_neighbors(labels, scoring.k)):
+    while quiet < (total := count_neighbors(assignment, scoring.k)):
         if best.loss <= scoring.tolerance:
-            return labels, GLOBAL
+            return assignment, GLOBAL
         if scoring.work > most_work or not in_time():
-            return labels, TRIED
+            return assignment, TRIED
         size = min(scoring.block, total - at, total - quiet)
-        tried, score = scoring.best_of(np.vstack([labels, neighbors(labels, scoring.k, at, size)]))
+        tried, score = scoring.best_of(np.vstack([assignment, neighbors(assignment, scoring.k, at, size)]))
         quiet, at = quiet + size, (at + size) % total
         if score.beats(best, scoring.tolerance):
-            labels, best, quiet = by_first_appearance(tried), score, 0
-            at %= count_neighbors(labels, scoring.k)
-    return labels, LOCAL
+            assignment, best, quiet = by_first_appearance(tried), score, 0
+            at %= count_neighbors(assignment, scoring.k)
+    return assignment, LOCAL

@@ -45,7 +45,7 @@ class Candidate(NamedTuple):
     lookahead_loss: float  # loss in the worst state with one step on the ground MDP
     lookahead_start_loss: float  # the same from the initial distribution
     reward_bound: float  # a bound on ``loss`` from one Bellman sweep
-    labels: Integers  # (n,) class of every state
+    assignment: Integers  # (n,) class of every state
 
 
 class Transfer(NamedTuple):
@@ -82,7 +82,7 @@ class AbstractionResult:
         The original MDP.
     mdp : MDP
         The abstract MDP: kernels and rewards are means over the classes, initial probabilities are summed.
-    labels : array of shape (n,)
+    assignment : array of shape (n,)
         Class of every state, numbered by first appearance.
     discount : float
         Discount γ.
@@ -99,12 +99,12 @@ class AbstractionResult:
         What is known of the partition. "global": no partition with at most as many classes as requested has a smaller
         score (if there were too many, none that keeps exactly equivalent states together); "local": none that is one
         move or swap of states away has (with equivalent states as one); "tried": it is the best of the candidates;
-        "given": it was given as `labels`.
+        "given": it was given as `assignment`.
     """
 
     ground: MDP
     mdp: MDP
-    labels: Integers
+    assignment: Integers
     discount: float
     method: str
     candidates: tuple[Candidate, ...]
@@ -120,13 +120,13 @@ class AbstractionResult:
     @property
     def encoder(self) -> Floats:
         """``λ(j|s)``, shape ``(n, n_states)``, which is one for the class of s and else zero."""
-        return freeze(np.eye(self.n_states)[self.labels])
+        return freeze(np.eye(self.n_states)[self.assignment])
 
     def members(self, k: int) -> Integers:
         """Return the states of class `k` in ascending order."""
         if not 0 <= k < self.n_states:
             raise InvalidArgument(f"k = {k} is not a class; pass an index from 0 to {self.n_states - 1}")
-        return np.flatnonzero(self.labels == k)
+        return np.flatnonzero(self.assignment == k)
 
     def lift(self, policy: Any) -> Any:
         """Extend a policy of the abstract MDP to all states.
@@ -142,18 +142,18 @@ class AbstractionResult:
             The policy of every state.
         """
         shape = self.n_states, self.mdp.n_actions
-        table = policy_table(policy, shape, labels=self.mdp.labels, actions=self.mdp.actions)
-        return (np.asarray(policy) if np.ndim(policy) == 1 else table)[self.labels]
+        table = policy_table(policy, shape, names=self.mdp.names, actions=self.mdp.actions)
+        return (np.asarray(policy) if np.ndim(policy) == 1 else table)[self.assignment]
 
     def save(self, path: str | Path) -> None:
         """Write everything to one ``.npz`` file (arrays and JSON, no pickle) for :func:`diffbisim.load`."""
         tried = [row._asdict() for row in self.candidates]
-        partitions = np.array([row.pop("labels") for row in tried], dtype=np.int64)
+        partitions = np.array([row.pop("assignment") for row in tried], dtype=np.int64)
         meta = {
             "diffbisim-abstraction": 1, "discount": self.discount, "method": self.method, "complete": self.complete,
             "optimality": self.optimality, "candidates": tried,
         }  # fmt: skip
-        arrays: dict[str, Any] = {"labels": self.labels, "features": self.features, "candidates": partitions}
+        arrays: dict[str, Any] = {"assignment": self.assignment, "features": self.features, "candidates": partitions}
         arrays |= {**prefixed("ground.", mdp_arrays(self.ground)), "abstraction": json_array(meta)}
         with replacing(Path(path), binary=True) as file:
             np.savez(file, **arrays)
@@ -163,6 +163,8 @@ class AbstractionResult:
         """Rebuild a saved abstraction from the arrays of its file; everything else follows from its classes."""
         meta = read_json(arrays, "abstraction")
         check_version(meta, "diffbisim-abstraction")
+        if "assignment" not in arrays and "labels" in arrays:  # its name in older files
+            arrays = {**arrays, "assignment": arrays["labels"]}
         ground = mdp_from_arrays(part(arrays, "ground."))
         n, reward = ground.n_states, action_rewards(ground)
         shape = (n, ground.n_actions, arrays["features"].shape[-1])
@@ -171,11 +173,11 @@ class AbstractionResult:
             raise InvalidData("the first feature is not the reward of the MDP; the file is damaged")
         rows = entry(meta, "candidates", lambda rows: isinstance(rows, list), "a list of what was tried")
         tried = numbers(arrays, "candidates", (len(rows), n), np.int64, least=0, most=n - 1)
-        labels = _partition(numbers(arrays, "labels", (n,), np.int64, least=0, most=n - 1))
+        assignment = _partition(numbers(arrays, "assignment", (n,), np.int64, least=0, most=n - 1))
         return cls(
-            ground, class_mdp(ground, labels), labels,
+            ground, class_mdp(ground, assignment), assignment,
             check_discount(entry(meta, "discount", is_number, "a number")),
-            entry(meta, "method", _is_name, "a name"),
+            _method(entry(meta, "method", _is_name, "a name")),
             tuple(_candidate(row, classes) for row, classes in zip(rows, tried, strict=True)), features,
             entry(meta, "complete", lambda value: isinstance(value, bool), "true or false"),
             entry({"optimality": TRIED, **meta}, "optimality", lambda value: value in OPTIMALITY, "what is known"),
@@ -239,7 +241,7 @@ class AbstractionResult:
     @property
     def bounds(self) -> Floats:
         """The encoder bound e + e_π on :attr:`losses` by state, ``(n,)``; it does not need v*."""
-        return self._bounds(self.policy[self.labels], self._planned.short)
+        return self._bounds(self.policy[self.assignment], self._planned.short)
 
     @property
     def bound(self) -> float:
@@ -263,7 +265,7 @@ class AbstractionResult:
     @lazy
     def reward_bound(self) -> float:
         """A bound on :attr:`loss` from one Bellman sweep, for this reward only."""
-        return self._ground.losses(self.labels).reward_bound
+        return self._ground.losses(self.assignment).reward_bound
 
     def transfer(self, rewards: Any) -> Transfer:
         """Plan for another reward on these classes.
@@ -281,8 +283,8 @@ class AbstractionResult:
             With ``policy``, ``losses``, ``lookahead_losses`` and ``bounds``.
         """
         r = (1 - self.discount) * action_rewards(self.ground, rewards)
-        found = self._ground.plan(self.labels, rewards=r)
-        lifted = found.abstract[self.labels]
+        found = self._ground.plan(self.assignment, rewards=r)
+        lifted = found.abstract[self.assignment]
         best = optimal_values(self.ground, self.discount, rewards=r)
         lost, ahead = (
             certified_losses(best, policy_values(self.ground, actions, self.discount, rewards=r)).upper
@@ -298,18 +300,18 @@ class AbstractionResult:
 
     @lazy
     def _planned(self) -> "_Planned":
-        found = self._ground.plan(self.labels, np.stack(list(map(dense, self.mdp.transition))))
+        found = self._ground.plan(self.assignment, np.stack(list(map(dense, self.mdp.transition))))
         r = self._ground.rewards
         lost = (
             certified_losses(self.values, policy_values(self.ground, actions, self.discount, rewards=r))
-            for actions in (found.abstract[self.labels], found.lookahead)
+            for actions in (found.abstract[self.assignment], found.lookahead)
         )
         return _Planned(freeze(found.abstract), freeze(found.lookahead), found.short, *lost)
 
     @lazy
     def _step_errors(self) -> Floats:
-        means = class_means(self.labels, self.features)
-        return step_errors(self.ground, self.mdp, self.labels, self.discount, Family(self.features, means))
+        means = class_means(self.assignment, self.features)
+        return step_errors(self.ground, self.mdp, self.assignment, self.discount, Family(self.features, means))
 
     @lazy
     def _errors(self) -> Floats:
@@ -329,7 +331,7 @@ class AbstractionResult:
     @property
     def _known(self) -> str:
         """What is known of the partition, in words."""
-        words = {GLOBAL: "a global minimum", LOCAL: "a local minimum", GIVEN: "given labels"}
+        words = {GLOBAL: "a global minimum", LOCAL: "a local minimum", GIVEN: "a given assignment"}
         return words.get(self.optimality, f"best of {len(self.candidates)}")
 
     def __repr__(self) -> str:
@@ -354,15 +356,20 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= 100
 
 
-def _partition(labels: Integers) -> Integers:
+def _method(name: str) -> str:
+    """Return the name of a method; older files have "labels" for a given assignment."""
+    return "assignment" if name == "labels" else name
+
+
+def _partition(assignment: Integers) -> Integers:
     """Check that the classes from a file are numbered by first appearance, so that none is empty."""
-    if not np.array_equal(labels, by_first_appearance(labels)):
-        raise InvalidData("array 'labels' does not number the classes by first appearance; the file is damaged")
-    return labels
+    if not np.array_equal(assignment, by_first_appearance(assignment)):
+        raise InvalidData("array 'assignment' does not number the classes by first appearance; the file is damaged")
+    return assignment
 
 
-def _candidate(row: Any, labels: Integers) -> Candidate:
+def _candidate(row: Any, assignment: Integers) -> Candidate:
     """Return a candidate from its row in a file."""
     kinds = {"method": _is_name, "seed": lambda value: is_count(value, -1), "n_states": is_count}
     found = {k: entry(row, k, kinds.get(k, is_number), "what a search writes") for k in Candidate._fields[:-1]}
-    return Candidate(**found, labels=labels)
+    return Candidate(**{**found, "method": _method(found["method"])}, assignment=assignment)

@@ -78,19 +78,19 @@ METHODS = ("best", "bisimulation", "q", "balls", "greedy")
 SCORES = ("loss", "start_loss", "lookahead_loss", "lookahead_start_loss")
 
 #: Number of transport cells (pairs of transitions of an action) up to which "best" uses Ferns' metric.
-AFFORDABLE = 5e7
+MAX_CELLS_FOR_METRIC = 5e7
 
 #: Fraction of a time limit for Ferns' metric.
-METRIC = 0.5
+TIME_SHARE_OF_METRIC = 0.5
 
 #: Maximum number of rounds of k-medians.
 ROUNDS = 30
 
 #: Number of members of a class among which its median is sought.
-FEW = 60
+MAX_MEDIAN_MEMBERS = 60
 
 #: Number of states up to which "best" tries candidates by average linkage, which need a table of all distances.
-LINKED = 2_000
+MAX_STATES_FOR_LINKAGE = 2_000
 
 
 def abstract(
@@ -99,7 +99,7 @@ def abstract(
     discount: float = 0.95,
     method: str = "best",
     *,
-    labels: Any = None,
+    assignment: Any = None,
     features: Any = None,
     restarts: int = 20,
     score: str = "loss",
@@ -116,7 +116,7 @@ def abstract(
     mdp : MDP or Transitions
         An MDP with rewards, or observed Transitions with actions, which are replaced by their empirical MDP.
     n_states : int
-        Maximum number of abstract states; optional if `labels` are given.
+        Maximum number of abstract states; optional with `assignment`.
     discount : float, default=0.95
         Discount γ, strictly between 0 and 1.
     method : {"best", "bisimulation", "q", "balls", "greedy"}, default="best"
@@ -124,8 +124,8 @@ def abstract(
         "greedy" merges closest pairs, and "best" tries all of these and more. Only "best" goes on from the candidates:
         it scores all partitions if there are at most 200,000, and else improves the best candidates by moves and swaps
         of single states.
-    labels : array of shape (n,), default=None
-        A given partition instead, one label per state.
+    assignment : array of shape (n,), default=None
+        A given partition instead: the class of each state, a number or a name.
     features : array of shape (n, d) or (n, n_actions, d), default=None
         Bounds then hold for every reward w₀ r + <w, features> with |w_i| ≤ 1, and the metric also distinguishes states
         by the features.
@@ -147,7 +147,7 @@ def abstract(
     Returns
     -------
     AbstractionResult
-        With ``mdp``, ``labels``, ``encoder``, ``lift(policy)``, ``loss``, ``lookahead_loss``, ``bound``,
+        With ``mdp``, ``assignment``, ``encoder``, ``lift(policy)``, ``loss``, ``lookahead_loss``, ``bound``,
         ``optimality`` and ``candidates``.
 
     Examples
@@ -160,18 +160,18 @@ def abstract(
     given = _process(mdp, rewards, unseen)
     γ, ψ = check_discount(discount), _features(given, features)
     check_choice(score, "score", SCORES)
-    if labels is not None:
+    if assignment is not None:
         refuse_given(
-            "labels are given, so there is no search", {"restarts": 20, "score": "loss", "time_limit": None},
+            "assignment is given, so there is no search", {"restarts": 20, "score": "loss", "time_limit": None},
             restarts=restarts, score=score, time_limit=time_limit,
         )  # fmt: skip
-        return _partitioned(given, labels, γ, ψ, n_states, method)
+        return _partitioned(given, assignment, γ, ψ, n_states, method)
     check_choice(method, "method", METHODS)
     k = check_count(n_states, "n_states", 1)
     search = CandidateSearch(given, γ, ψ, k, time.monotonic() + check_seconds(time_limit), score, method == "best")
     best = search.run(method, check_count(restarts, "restarts", 1), as_generator(rng), progress)
-    small, tried = class_mdp(given, best.labels), tuple(search.tried)
-    return AbstractionResult(given, small, best.labels, γ, best.method, tried, ψ, search.in_time, search.optimality)
+    small, tried = class_mdp(given, best.assignment), tuple(search.tried)
+    return AbstractionResult(given, small, best.assignment, γ, best.method, tried, ψ, search.in_time, search.optimality)
 
 
 class CandidateSearch:
@@ -188,11 +188,12 @@ class CandidateSearch:
         merged = lump(mdp) if features.shape[2] == 1 else lump(mdp, key=[row.tobytes() for row in rows])
         self.few = thorough and count_partitions(mdp.n_states, k, MOST_PARTITIONS) <= MOST_PARTITIONS
         if merged.n_states > k and self.few:  # equivalent states in different classes may be better
-            self.labels, small, first = np.arange(mdp.n_states), mdp, np.arange(mdp.n_states)
+            self.assignment, small, first = np.arange(mdp.n_states), mdp, np.arange(mdp.n_states)
         else:
-            self.labels, small, first = merged.labels, merged.mdp, np.unique(merged.labels, return_index=True)[1]
+            self.assignment, small = merged.assignment, merged.mdp
+            first = np.unique(merged.assignment, return_index=True)[1]
             self.few = thorough and count_partitions(small.n_states, k, MOST_PARTITIONS) <= MOST_PARTITIONS
-        weight = np.bincount(self.labels).astype(np.float64)
+        weight = np.bincount(self.assignment).astype(np.float64)
         self.ground, self.features = Ground.of(small, discount, weight), features[first]
         self.k, self.deadline, self.score, self.thorough = k, deadline, score, thorough
         self.tried: list[Candidate] = []
@@ -225,19 +226,19 @@ class CandidateSearch:
     def _best_of_all(self) -> Candidate:
         """Score all partitions; if none beats the best candidate by more than rounding, return that one."""
         scoring, before = Scoring(self.ground, self.k, self.score), min(self.tried, key=self._loss)
-        labels, self.optimality = best_of_all(scoring, self._has_time)
-        found = self._try("all", -1, labels)
+        assignment, self.optimality = best_of_all(scoring, self._has_time)
+        found = self._try("all", -1, assignment)
         return found if self._loss(found) < self._loss(before) - scoring.tolerance else before
 
     def _best_of_moves(self) -> Candidate:
         """Improve the best candidates by moves and swaps."""
-        scoring, first = Scoring(self.ground, self.k, self.score), np.unique(self.labels, return_index=True)[1]
-        distinct = {row.labels.tobytes(): row for row in reversed(self.tried)}
+        scoring, first = Scoring(self.ground, self.k, self.score), np.unique(self.assignment, return_index=True)[1]
+        distinct = {row.assignment.tobytes(): row for row in reversed(self.tried)}
         ends = []
         for row in sorted(distinct.values(), key=self._loss)[:STARTS]:
-            labels, known = improved(scoring, row.labels[first], self._has_time)
-            moved = not np.array_equal(by_first_appearance(labels[self.labels]), row.labels)
-            ends.append((self._try("moves", -1, labels) if moved else row, known))
+            assignment, known = improved(scoring, row.assignment[first], self._has_time)
+            moved = not np.array_equal(by_first_appearance(assignment[self.assignment]), row.assignment)
+            ends.append((self._try("moves", -1, assignment) if moved else row, known))
             if known in (GLOBAL, TRIED):
                 break  # nothing is left to gain, or no work and no time is left
         best, self.optimality = min(ends, key=lambda end: self._loss(end[0]))
@@ -277,9 +278,9 @@ class CandidateSearch:
             "q linkage": lambda: linked(self.by_values.table, k, "average"),
             "linkage": lambda: linked(self.bisimulation.table, k, "average"),
         }
-        if self.ground.mdp.n_states > LINKED:
+        if self.ground.mdp.n_states > MAX_STATES_FOR_LINKAGE:
             made = {name: make for name, make in made.items() if name not in ("reward", "q linkage")}
-        if self.ground.mdp.n_states > LINKED or not self._metric_is_affordable:
+        if self.ground.mdp.n_states > MAX_STATES_FOR_LINKAGE or not self._metric_is_affordable:
             made.pop("linkage")
         if np.unique(best_actions(q)).size > k:
             made.pop("best action")
@@ -301,18 +302,18 @@ class CandidateSearch:
             for (name, make), child in zip(kinds.items(), children, strict=True):
                 yield name, seed, partial(make, child)
 
-    def _try(self, method: str, seed: int, labels: Integers) -> Candidate:
+    def _try(self, method: str, seed: int, assignment: Integers) -> Candidate:
         """Score a partition of the quotient, add it to those tried, and return it."""
-        classes = by_first_appearance(labels)
+        classes = by_first_appearance(assignment)
         losses = self.ground.losses(classes)
-        whole = by_first_appearance(classes[self.labels])
+        whole = by_first_appearance(classes[self.assignment])
         self.tried.append(Candidate(method, seed, int(classes.max()) + 1, *losses, whole))
         return self.tried[-1]
 
     @lazy
     def _metric_is_affordable(self) -> bool:
         """Whether "best" computes Ferns' metric."""
-        return sum(_transitions(P) ** 2 for P in self.ground.mdp.transition) <= AFFORDABLE
+        return sum(_transitions(P) ** 2 for P in self.ground.mdp.transition) <= MAX_CELLS_FOR_METRIC
 
     @lazy
     def by_values(self) -> "Metric":
@@ -331,7 +332,7 @@ class CandidateSearch:
         """Ferns' metric for the features, with a tolerance that suffices for clustering."""
         ψ, mdp = self.features, self.ground.mdp
         cost = np.stack([np.abs(ψ[:, None, a] - ψ[None, :, a]).sum(axis=-1) for a in range(mdp.n_actions)])
-        left = METRIC * max(self.deadline - time.monotonic(), 0.0)
+        left = TIME_SHARE_OF_METRIC * max(self.deadline - time.monotonic(), 0.0)
         solver = Exact(tol=1e-4, time_limit=None if left == np.inf else left)
         with quietly():
             return Metric.of_table(np.array(distance(mdp, mdp, cost, self.ground.discount, solver).values))
@@ -372,21 +373,25 @@ def _features(mdp: MDP, features: Any) -> Floats:
 
 
 def _partitioned(
-    mdp: MDP, labels: Any, discount: float, features: Floats, n_states: int | None, method: str
+    mdp: MDP, assignment: Any, discount: float, features: Floats, n_states: int | None, method: str
 ) -> AbstractionResult:
     """Return the abstraction of a given partition."""
-    given = np.asarray(labels)
+    given = np.asarray(assignment)
     if given.shape != (mdp.n_states,):
-        raise InvalidArgument(f"labels has shape {given.shape}; pass one label for each of the {mdp.n_states} states")
+        raise InvalidArgument(
+            f"assignment has shape {given.shape}; pass one class for each of the {mdp.n_states} states"
+        )
     if method != "best":
-        raise InvalidArgument(f"labels and method={method!r} are both given; leave one of them out")
+        raise InvalidArgument(f"assignment and method={method!r} are both given; leave one of them out")
     classes = by_first_appearance(given)
     count = int(classes.max()) + 1
     if n_states is not None and count > check_count(n_states, "n_states", 1):
-        raise InvalidArgument(f"labels has {count} classes, more than n_states = {n_states}; leave n_states out")
+        raise InvalidArgument(f"assignment has {count} classes, more than n_states = {n_states}; leave n_states out")
     losses = Ground.of(mdp, discount).losses(classes)
-    tried = (Candidate("labels", -1, count, *losses, classes),)
-    return AbstractionResult(mdp, class_mdp(mdp, classes), classes, discount, "labels", tried, features, True, GIVEN)
+    tried = (Candidate("assignment", -1, count, *losses, classes),)
+    return AbstractionResult(
+        mdp, class_mdp(mdp, classes), classes, discount, "assignment", tried, features, True, GIVEN
+    )
 
 
 # --- candidate partitions -----------------------------------------------------------------------------------------
@@ -424,15 +429,16 @@ def medians(metric: Metric, weight: Floats, k: int, rng: np.random.Generator) ->
     """Return k classes around weighted medians (fewer if there are fewer distinct states)."""
     everyone = np.arange(metric.n)
     centers = _spread(metric, weight, k, rng)
-    labels = np.full(metric.n, -1)
+    assignment = np.full(metric.n, -1)
     for _ in range(ROUNDS):
-        before, labels = labels, metric.between(everyone, centers).argmin(axis=1)
-        if np.array_equal(before, labels):
+        before, assignment = assignment, metric.between(everyone, centers).argmin(axis=1)
+        if np.array_equal(before, assignment):
             break
         centers = np.array([
-            _median(metric, weight, np.flatnonzero(labels == j), int(center), rng) for j, center in enumerate(centers)
+            _median(metric, weight, np.flatnonzero(assignment == j), int(center), rng)
+            for j, center in enumerate(centers)
         ])  # fmt: skip
-    return by_first_appearance(labels)
+    return by_first_appearance(assignment)
 
 
 def _spread(metric: Metric, weight: Floats, k: int, rng: np.random.Generator) -> Integers:
@@ -453,7 +459,9 @@ def _median(metric: Metric, weight: Floats, members: Integers, center: int, rng:
     """Return the member with the least sum of distances to the others, or the old center if there are no members."""
     if members.size == 0:
         return center
-    few = members if members.size <= FEW else np.sort(rng.choice(members, FEW, replace=False))
+    few = members
+    if members.size > MAX_MEDIAN_MEMBERS:
+        few = np.sort(rng.choice(members, MAX_MEDIAN_MEMBERS, replace=False))
     return int(few[(weight[members] @ metric.between(members, few)).argmin()])
 
 
@@ -470,20 +478,20 @@ def balls(D: Floats, k: int, rng: np.random.Generator) -> Integers:
 
 def _covered(D: Floats, order: Integers, radius: float) -> Integers:
     """Return the ball of every state, numbered in order of creation."""
-    labels, count = np.full(len(D), -1), 0
+    assignment, count = np.full(len(D), -1), 0
     for center in order.tolist():
-        if labels[center] < 0:
-            labels[(D[center] <= radius) & (labels < 0)] = count
+        if assignment[center] < 0:
+            assignment[(D[center] <= radius) & (assignment < 0)] = count
             count += 1
-    return labels
+    return assignment
 
 
 def pairs(D: Floats, k: int, rng: np.random.Generator) -> Integers:
     """Merge closest pairs until k classes are left; ties are broken at random."""
     order = rng.permutation(len(D))
-    labels = np.empty(len(D), dtype=np.int64)
-    labels[order] = linked(D[np.ix_(order, order)], k, "single")
-    return by_first_appearance(labels)
+    assignment = np.empty(len(D), dtype=np.int64)
+    assignment[order] = linked(D[np.ix_(order, order)], k, "single")
+    return by_first_appearance(assignment)
 
 
 def linked(D: Floats, k: int, linkage: Literal["single", "average"]) -> Integers:
@@ -504,13 +512,13 @@ def by_gaps(v: Floats, k: int) -> Integers:
     order = np.argsort(v, kind="stable")
     gaps = np.diff(v[order])
     cuts = np.argsort(-gaps, kind="stable")[: k - 1]
-    labels = np.empty(v.size, dtype=np.int64)
-    labels[order] = np.append(0, np.cumsum(np.isin(np.arange(gaps.size), cuts)))
-    return by_first_appearance(labels)
+    assignment = np.empty(v.size, dtype=np.int64)
+    assignment[order] = np.append(0, np.cumsum(np.isin(np.arange(gaps.size), cuts)))
+    return by_first_appearance(assignment)
 
 
 def by_quantiles(v: Floats, k: int) -> Integers:
     """Divide numbers (n,) by size into k classes of equally many."""
-    labels = np.empty(v.size, dtype=np.int64)
-    labels[np.argsort(v, kind="stable")] = np.arange(v.size) * k // v.size
-    return by_first_appearance(labels)
+    assignment = np.empty(v.size, dtype=np.int64)
+    assignment[np.argsort(v, kind="stable")] = np.arange(v.size) * k // v.size
+    return by_first_appearance(assignment)

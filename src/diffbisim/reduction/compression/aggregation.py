@@ -16,7 +16,7 @@ import numpy as np
 from diffbisim.common.arrays import Array
 from diffbisim.common.checks import Integers, check_count, check_discount, check_tol, finite_numbers
 from diffbisim.common.errors import InvalidArgument, warn
-from diffbisim.common.names import Labels
+from diffbisim.common.names import Names
 from diffbisim.problems.discounted import Discounted
 from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.convert import as_process
@@ -31,7 +31,7 @@ METHODS = {"mean": "aggregate", "kinetic": "kinetic"}
 
 def aggregate(
     chain: MarkovChain,
-    labels: Any,
+    assignment: Any,
     method: str = "mean",
     *,
     discount: float = 0.95,
@@ -46,8 +46,8 @@ def aggregate(
     ----------
     chain : MarkovChain
         The chain.
-    labels : array-like, shape (n,)
-        The class of every state: numbers 0 … k-1, or names, which become the labels of the small states.
+    assignment : array-like, shape (n,)
+        The class of every state: numbers 0 … k-1, or names, which become the names of the small states.
     method : {"mean", "kinetic"}, default="mean"
         "mean" averages rows over classes. "kinetic" preserves the stationary distribution of the classes and the slow
         rates (Hummer and Szabo); it requires a chain with one recurrent class.
@@ -68,7 +68,7 @@ def aggregate(
     Returns
     -------
     CompressResult
-        ``chain``, the certified ``distance``, the ``timescales`` of both chains and ``labels``. For "kinetic" also
+        ``chain``, the certified ``distance``, the ``timescales`` of both chains and ``assignment``. For "kinetic" also
         ``residual``, the relative error of the fit, which is zero if the desired kernel has no negative entries.
 
     Warns
@@ -89,7 +89,7 @@ def aggregate(
         raise InvalidArgument(f'method is {method!r}; use "mean" or "kinetic"')
     check_discount(discount)
     check_tol(tol)
-    X, (classes, names) = lagged(chain, check_count(lag, "lag", 1)), _classes(labels, chain.n_states)
+    X, (classes, names) = lagged(chain, check_count(lag, "lag", 1)), _classes(assignment, chain.n_states)
     how = How(discount, cost, None, _weights(X, weights, discount), lag, tol)
     return built(X, classes, METHODS[method], how, names)
 
@@ -105,7 +105,7 @@ class How(NamedTuple):
     tol: float = 1e-8
 
 
-def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels | None = None) -> CompressResult:
+def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Names | None = None) -> CompressResult:
     """Build the model for classes 0 … k-1 and compute its distance."""
     k, cost = int(classes.max()) + 1, how.cost
     if cost is None:
@@ -124,7 +124,7 @@ def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels
     paid = how.rewards
     if small.rewards is not None and X.rewards is not None:
         paid = small.rewards.reshape(k, *X.rewards.shape[1:])
-    Y = MarkovChain(small.transition, initial=small.initial, rewards=paid, labels=names, lag=X.lag)
+    Y = MarkovChain(small.transition, initial=small.initial, rewards=paid, names=names, lag=X.lag)
     problem = Discounted.make(X, Y, "reward" if learned else ground_cost(seen, X, Y), how.discount)
     found = CompressResult(Y, Exact(tol=how.tol).solve(problem), (), model, how.lag, classes, residual)
     if found.remark:
@@ -134,41 +134,41 @@ def built(X: MarkovChain, classes: Integers, model: str, how: How, names: Labels
 
 def kinetic(X: MarkovChain, k: int, how: How) -> CompressResult:
     """Build the kinetic model of (at most) k metastable sets, numbered to match the costs if these are given."""
-    labels = metastable_sets(X, k)
+    assignment = metastable_sets(X, k)
     if how.cost is not None:
-        labels = matched_to_costs(Target(X, how.discount, cost=how.cost), labels, k)
-        if np.unique(labels).size < k:
-            raise InvalidArgument(f"n_states is {k}, but {np.unique(labels).size} sets were found; use that number")
-    if (sets := int(labels.max()) + 1) < k:
+        assignment = matched_to_costs(Target(X, how.discount, cost=how.cost), assignment, k)
+        if np.unique(assignment).size < k:
+            raise InvalidArgument(f"n_states is {k}, but {np.unique(assignment).size} sets were found; use that number")
+    if (sets := int(assignment.max()) + 1) < k:
         warn(
             f"n_states is {k}, but the states that are visited again and again form only {sets} metastable "
             f"set{'s' * (sets > 1)}; the model has {sets}. Transient states are part of the set that they lead to.",
             UserWarning,
         )
-    return built(X, labels, "kinetic", how)
+    return built(X, assignment, "kinetic", how)
 
 
 class NamedClasses(NamedTuple):
     """The class 0 … k-1 of every state, and the names of the classes, if they have names."""
 
-    labels: Integers  # (n,)
-    names: Labels | None
+    assignment: Integers  # (n,)
+    names: Names | None
 
 
-def _classes(labels: Any, n: int) -> NamedClasses:
-    """Check the labels of n states and number the classes."""
-    given = np.asarray(labels)
+def _classes(assignment: Any, n: int) -> NamedClasses:
+    """Check the assignment of n states and number the classes."""
+    given = np.asarray(assignment)
     if given.shape != (n,):
-        raise InvalidArgument(f"labels has shape {given.shape}; give one class for each of the {n} states")
+        raise InvalidArgument(f"assignment has shape {given.shape}; give one class for each of the {n} states")
     if given.dtype.kind in "iu":
         used = np.unique(given)
         gaps = np.flatnonzero(used != np.arange(used.size, dtype=used.dtype))
         if gaps.size:
             wrong = f"there is a class {used[0]}" if used[0] < 0 else f"class {gaps[0]} has no states"
-            raise InvalidArgument(f"labels: {wrong}; number the classes 0, 1, … without gaps, or give names")
+            raise InvalidArgument(f"assignment: {wrong}; number the classes 0, 1, … without gaps, or give names")
         return NamedClasses(given.astype(np.int64), None)
     if given.dtype.kind not in "USO":
-        raise InvalidArgument(f"labels are of type {given.dtype}; give whole numbers from 0, or names")
+        raise InvalidArgument(f"assignment is of type {given.dtype}; give whole numbers from 0, or names")
     names = list(dict.fromkeys(given.tolist()))
     number = {name: k for k, name in enumerate(names)}
     return NamedClasses(np.array([number[name] for name in given.tolist()]), tuple(names))

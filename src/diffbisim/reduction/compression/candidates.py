@@ -32,9 +32,9 @@ import numpy as np
 from diffbisim.common.arrays import Array
 from diffbisim.common.checks import Integers, dense
 from diffbisim.common.errors import DiffbisimError
-from diffbisim.reduction.compression.kinetics import DIRECT, kinetic_model, metastable_sets
+from diffbisim.reduction.compression.kinetics import MAX_DIRECT_STATES, kinetic_model, metastable_sets
 from diffbisim.reduction.compression.starts import (
-    LOOSE,
+    LOOSE_GAP,
     SmallModel,
     Target,
     averaged,
@@ -46,20 +46,20 @@ from diffbisim.reduction.compression.starts import (
     spread,
 )
 
-#: Maximum number of rewards to choose from, for chains of up to DIRECT states and for larger ones.
-REWARDS, FEWER = 400, 32
+#: Maximum number of rewards to choose from, for chains of up to MAX_DIRECT_STATES states and for larger ones.
+MAX_REWARDS, MAX_REWARDS_IF_LARGE = 400, 32
 
-#: For chains of more than DIRECT states, discounted sums end when this fraction of the weight is left.
-REST = 1e-3
+#: For chains of more than MAX_DIRECT_STATES states, discounted sums end when this fraction of the weight is left.
+MAX_WEIGHT_LEFT = 1e-3
 
 #: Up to this number of states, metastable sets are among the candidates.
-SLOW = 1_000
+MAX_STATES_FOR_METASTABLE_SETS = 1_000
 
 #: Up to this number of states, there is k-means from so many seeds, and a kinetic model for every other partition.
-MODEST, SEEDS = 400, 12
+MAX_SEEDED_STATES, SEEDS = 400, 12
 
 #: All partitions are compared if there are at most this many ways to name the classes of all but one state.
-FEW = 512
+MAX_NAMINGS = 512
 
 #: The frozen chain is one of the starts if its distance is at most this multiple of that of the nearest candidate.
 NOT_MUCH_FARTHER = 1.5
@@ -82,11 +82,13 @@ def simple_candidates(target: Target, whole: Target, k: int, seconds: float = np
     partitions, sets = _partitions(target, k, classes), _metastable(whole, k)
     found = [_frozen(target, classes, numbers, chosen, k)]
     averages = _different(partitions + _seeded(target, k) + _every(target, k))
-    found += [averaged(target, labels, k) for labels in averages]
+    found += [averaged(target, assignment, k) for assignment in averages]
     if sets is not None:
         found += _kinetic(whole, matched_to_costs(whole, sets, k), k)
-    for labels in partitions if target.chain.n_states <= MODEST and len(target.chain.recurrent_classes) == 1 else ():
-        found += _kinetic(target, labels, k)
+    for assignment in (
+        partitions if target.chain.n_states <= MAX_SEEDED_STATES and len(target.chain.recurrent_classes) == 1 else ()
+    ):
+        found += _kinetic(target, assignment, k)
     return found
 
 
@@ -95,48 +97,48 @@ def simple_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[S
     if _operations(target) > seconds * PER_SECOND:
         return []
     if every := _every(target, k):
-        return [averaged(target, labels, k) for labels in every]
+        return [averaged(target, assignment, k) for assignment in every]
     _, profiles = reward_profiles(target)
     chosen = medians(target.chain.initial, profiles, k) if target.rewards is not None else np.arange(k)
     partitions = _partitions(target, k, np.asarray(profiles[:, chosen].argmin(axis=1)))
-    return [averaged(target, labels, k) for labels in _different(partitions + _seeded(target, k))]
+    return [averaged(target, assignment, k) for assignment in _different(partitions + _seeded(target, k))]
 
 
 def metric_averages(target: Target, features: Array, k: int) -> list[SmallModel]:
     """Return averages over classes of k-medoids in the bisimulation metric, from several seeds; always the same."""
     rngs = map(np.random.default_rng, range(SEEDS))
     found = [medoid_partition(features, target.weight, k, rng) for rng in rngs]
-    return [averaged(target, matched_to_costs(target, labels, k), k) for labels in _different(found)]
+    return [averaged(target, matched_to_costs(target, assignment, k), k) for assignment in _different(found)]
 
 
 def _different(partitions: list[Integers]) -> list[Integers]:
     """Return every partition once, however its classes are numbered."""
-    return list({_name(labels): labels for labels in reversed(partitions)}.values())[::-1]
+    return list({_name(assignment): assignment for assignment in reversed(partitions)}.values())[::-1]
 
 
 def _every(target: Target, k: int) -> list[Integers]:
     """Return all partitions if there are few, else none."""
     n = target.chain.n_states
-    if k ** (n - 1) > FEW:
+    if k ** (n - 1) > MAX_NAMINGS:
         return []
     every = (np.array([0, *rest]) for rest in itertools.product(range(k), repeat=n - 1))
-    return [matched_to_costs(target, labels, k) for labels in every if _in_order(labels)]
+    return [matched_to_costs(target, assignment, k) for assignment in every if _in_order(assignment)]
 
 
-def _in_order(labels: Integers) -> bool:
+def _in_order(assignment: Integers) -> bool:
     """Return whether the classes are numbered in the order of their first states; others are the same partition."""
-    return bool(np.all(labels[1:] <= np.maximum.accumulate(labels)[:-1] + 1))
+    return bool(np.all(assignment[1:] <= np.maximum.accumulate(assignment)[:-1] + 1))
 
 
 def nearest_first(target: Target, models: list[SmallModel], deadline: float = np.inf) -> list[SmallModel]:
     """Return the nearest model, followed by the first one and the nearest average if these are not much farther.
 
-    Each is solved only until it is certainly farther than another one. Chains of more than DIRECT states are compared
-    to a gap of LOOSE.
+    Each is solved only until it is certainly farther than another one. Chains of more than MAX_DIRECT_STATES states are
+    compared to a gap of LOOSE_GAP.
     """
-    tol = 0.0 if target.chain.n_states <= DIRECT else LOOSE
+    tol = 0.0 if target.chain.n_states <= MAX_DIRECT_STATES else LOOSE_GAP
     uppers = np.full(len(models), np.inf)
-    averages = np.array([model.labels is not None for model in models])
+    averages = np.array([model.assignment is not None for model in models])
     for n, model in enumerate(models):
         if n and time.monotonic() > deadline:
             break
@@ -160,18 +162,19 @@ def reward_profiles(target: Target) -> tuple[Array | None, Array]:
     """Return the rewards ``(m,)`` to choose from and the table h ``(n, m)``; for costs, None and h ``(n, k)``."""
     if target.rewards is None:
         return None, discounted(target, np.asarray(target.cost))
-    numbers, most = np.unique(target.rewards), REWARDS if target.chain.n_states <= DIRECT else FEWER
+    numbers = np.unique(target.rewards)
+    most = MAX_REWARDS if target.chain.n_states <= MAX_DIRECT_STATES else MAX_REWARDS_IF_LARGE
     if numbers.size > most:
-        labels = quantiles(target.rewards[:, None], target.weight, most)
+        assignment = quantiles(target.rewards[:, None], target.weight, most)
         order = np.argsort(target.rewards, kind="stable")
-        numbers = np.unique(target.rewards[order][np.unique(labels[order], return_index=True)[1]])
+        numbers = np.unique(target.rewards[order][np.unique(assignment[order], return_index=True)[1]])
     return numbers, discounted(target, np.abs(target.rewards[:, None] - numbers))
 
 
 def discounted(target: Target, values: Array) -> Array:
-    """Return ``(1-γ) Σ_t γᵗ Pᵗ values``; for chains of more than DIRECT states, up to a rest of the weight."""
+    """Return ``(1-γ) Σ_t γᵗ Pᵗ values``, for more than MAX_DIRECT_STATES states up to a rest of the weight."""
     chain, γ = target.chain, target.discount
-    if chain.n_states <= DIRECT:
+    if chain.n_states <= MAX_DIRECT_STATES:
         solved = np.linalg.solve(np.eye(chain.n_states) - γ * dense(chain.transition), (1 - γ) * values)
         return np.asarray(solved)
     total, ahead = np.zeros_like(values), values
@@ -182,14 +185,16 @@ def discounted(target: Target, values: Array) -> Array:
 
 
 def _steps(discount: float) -> int:
-    """Return the number of steps after which less than REST of the weight is left."""
-    return math.ceil(math.log(REST) / math.log(discount))
+    """Return the number of steps after which less than MAX_WEIGHT_LEFT of the weight is left."""
+    return math.ceil(math.log(MAX_WEIGHT_LEFT) / math.log(discount))
 
 
 def _operations(target: Target) -> float:
     """Return about how many floating-point operations the profiles take."""
     n = target.chain.n_states
-    return n**3 + REWARDS**2 * n if n <= DIRECT else 2.0 * FEWER * _steps(target.discount) * target.chain.n_transitions
+    if n <= MAX_DIRECT_STATES:
+        return n**3 + MAX_REWARDS**2 * n
+    return 2.0 * MAX_REWARDS_IF_LARGE * _steps(target.discount) * target.chain.n_transitions
 
 
 def medians(weight: Array, table: Array, k: int) -> Integers:
@@ -233,15 +238,15 @@ def _partitions(target: Target, k: int, profiles: Integers) -> list[Integers]:
         found += [by_reward(target, k), quantiles(value, target.weight, k), nearest_of(value, spread(value, k))]
         found += [cells(seen, k), cells(value, k)]
         found += [quantiles(points, np.full(n, 1 / n), k) for points in (seen, value)]  # as many states in each
-        found += [nearest_of(points, centers(points, k)) for points in (seen, both) if n <= DIRECT]
+        found += [nearest_of(points, centers(points, k)) for points in (seen, both) if n <= MAX_DIRECT_STATES]
     if (sets := _metastable(target, k)) is not None:
         found.append(sets)
     return _different([matched_to_costs(target, np.unique(x, return_inverse=True)[1], k) for x in found])
 
 
-def _name(labels: Integers) -> bytes:
+def _name(assignment: Integers) -> bytes:
     """Return a name of the partition, for classes that are numbered in any order."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(assignment, return_index=True, return_inverse=True)
     return first[inverse].tobytes()
 
 
@@ -262,13 +267,13 @@ def _seeded(target: Target, k: int) -> list[Integers]:
     from scipy.cluster.vq import ClusterError, kmeans2
 
     n, found = target.chain.n_states, []
-    if target.rewards is None or n > MODEST:
+    if target.rewards is None or n > MAX_SEEDED_STATES:
         return []
     for points, seed in itertools.product((target.appearance, _seen_and_expected(target)[1]), range(SEEDS)):
         with suppress(ClusterError):  # an empty cluster
             rng = np.random.default_rng(seed)
             found.append(kmeans2(points, min(k, n), minit="++", missing="raise", rng=rng)[1].astype(np.int64))
-    return [np.unique(labels, return_inverse=True)[1] for labels in found]
+    return [np.unique(assignment, return_inverse=True)[1] for assignment in found]
 
 
 def nearest_of(points: Array, centers: Array) -> Integers:
@@ -279,7 +284,7 @@ def nearest_of(points: Array, centers: Array) -> Integers:
 
 def _metastable(target: Target, k: int) -> Integers | None:
     """Return the metastable sets; None for large chains and those without slow modes."""
-    if target.chain.n_states > SLOW:
+    if target.chain.n_states > MAX_STATES_FOR_METASTABLE_SETS:
         return None
     try:
         return metastable_sets(target.chain, k)
@@ -287,9 +292,9 @@ def _metastable(target: Target, k: int) -> Integers | None:
         return None
 
 
-def _kinetic(target: Target, labels: Integers, k: int) -> Iterator[SmallModel]:
+def _kinetic(target: Target, assignment: Integers, k: int) -> Iterator[SmallModel]:
     """Yield the kinetic model of these classes, if there is one; missing classes become unused states."""
-    mean, (used, inside) = averaged(target, labels, k), np.unique(labels, return_inverse=True)
+    mean, (used, inside) = averaged(target, assignment, k), np.unique(assignment, return_inverse=True)
     try:
         kernel = kinetic_model(target.chain, inside).transition
     except (DiffbisimError, np.linalg.LinAlgError):

@@ -72,12 +72,12 @@ class BarycenterAccuracy(NamedTuple):
     successors: float  # maximum average number of successors of a state; beyond it, similar ones are merged
 
 
-#: Accuracy for distances with a certified gap of at least ROUGH, and for smaller gaps.
-ROUGH = 3e-4
+#: Accuracy for distances with a certified gap of at least MIN_COARSE_GAP, and for smaller gaps.
+MIN_COARSE_GAP = 3e-4
 COARSELY, FINELY = BarycenterAccuracy(0.95, 2.0, 1e-2, 64), BarycenterAccuracy(0.99, 4.0, 1e-3, 64)
 
-#: For chains of up to SMALL states, barycenters use all pairs and are exact.
-SMALL, EXACTLY = 100, BarycenterAccuracy(1.0 - NEGLIGIBLE, np.inf, 1e-8, np.inf)
+#: For chains of up to MAX_EXACT_STATES states, barycenters use all pairs and are exact.
+MAX_EXACT_STATES, EXACTLY = 100, BarycenterAccuracy(1.0 - NEGLIGIBLE, np.inf, 1e-8, np.inf)
 
 #: Maximum work of an iteration, k² for every successor of a state, in all rows together: barycenters should not take
 #: much longer than a distance. States of least weight are left out, and the weights of the others are scaled up.
@@ -87,7 +87,7 @@ MOST_WORK = 3e7
 LENGTHS, MOST_STATES = (0.2, 0.05, 0.01), 2_000
 
 #: Number of moves to other classes that are tried per state.
-TRIES = 1.0
+TRIES_PER_STATE = 1.0
 
 #: Weight of the present row in the starting point of a barycenter. The rest is uniform, to make all entries positive.
 PRESENT = 0.5
@@ -104,7 +104,7 @@ class DescentRun:
 
     target: Target
     model: SmallModel
-    max_steps: int
+    max_iterations: int
     deadline: float
     hold: bool = False  # whether the rewards are kept fixed
     reserve: float = 0.0
@@ -131,7 +131,7 @@ class DescentRun:
     @property
     def over(self) -> bool:
         """Whether the budget is used up or the distance is zero."""
-        return len(self.values) > self.max_steps or self.late or self.value <= self.floor
+        return len(self.values) > self.max_iterations or self.late or self.value <= self.floor
 
     @property
     def late(self) -> bool:
@@ -184,9 +184,9 @@ class DescentRun:
     @property
     def care(self) -> BarycenterAccuracy:
         """Accuracy of barycenters that matches the accuracy of distances."""
-        if self.target.chain.n_states <= SMALL:
+        if self.target.chain.n_states <= MAX_EXACT_STATES:
             return EXACTLY
-        return COARSELY if self.tol >= ROUGH else FINELY
+        return COARSELY if self.tol >= MIN_COARSE_GAP else FINELY
 
     def report(self) -> None:
         """Add the present distance to the history."""
@@ -339,8 +339,8 @@ def lloyd(search: DescentRun, rounds: int) -> bool:
     """Average over the classes of the nearest state while the distance decreases; return whether it did at all."""
     gained = False
     for _ in range(rounds):
-        labels = search.result.values.argmin(axis=1)
-        hard = averaged(search.target, labels, len(search.model.initial))
+        assignment = search.result.values.argmin(axis=1)
+        hard = averaged(search.target, assignment, len(search.model.initial))
         if search.over or not search.consider(hard, least=search.floor, cold=True):
             break
         gained = True
@@ -351,26 +351,27 @@ def lloyd(search: DescentRun, rounds: int) -> bool:
 def exchange(search: DescentRun) -> None:
     """Move single states to other classes while the averaged chain becomes nearer.
 
-    The moves that promise most (:func:`prospects`) are tried first, at most TRIES per state before one succeeds.
+    The moves that promise most (:func:`prospects`) are tried first, at most TRIES_PER_STATE per state before one
+    succeeds.
     """
-    start = search.model.labels
+    start = search.model.assignment
     if start is None:
         return
-    labels, k, gained = start.copy(), len(search.model.initial), True
+    assignment, k, gained = start.copy(), len(search.model.initial), True
     while gained and not search.over:
-        gained, change = False, prospects(search, labels)
-        for move in np.argsort(change, axis=None, kind="stable")[: math.ceil(TRIES * len(labels))]:
+        gained, change = False, prospects(search, assignment)
+        for move in np.argsort(change, axis=None, kind="stable")[: math.ceil(TRIES_PER_STATE * len(assignment))]:
             x, y = divmod(int(move), k)
             if not change[x, y] < np.inf or search.late:
                 break
-            moved = np.where(np.arange(len(labels)) == x, y, labels)
+            moved = np.where(np.arange(len(assignment)) == x, y, assignment)
             if search.consider(averaged(search.target, moved, k), least=search.floor):
-                labels, gained = moved, True
+                assignment, gained = moved, True
                 break
     search.report()
 
 
-def prospects(search: DescentRun, labels: Integers) -> Array:
+def prospects(search: DescentRun, assignment: Integers) -> Array:
     """Return about how much the distance changes if state x moves to class y, ``(n, k)``; infinite if it is there.
 
     To first order, a change of the averaged kernel P costs its product with the gradient, and a change of the start
@@ -378,8 +379,8 @@ def prospects(search: DescentRun, labels: Integers) -> Array:
     the transitions out of x to row y and those into x to column y, and removes them from its present class.
     """
     target, coupling, k = search.target, search.result.coupling, len(search.model.initial)
-    n, kernel, w = len(labels), target.chain.successors.matrix, target.weight + target.weight.max() * 1e-12
-    into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
+    n, kernel, w = len(assignment), target.chain.successors.matrix, target.weight + target.weight.max() * 1e-12
+    into = sparse.csr_array((np.ones(n), assignment, np.arange(n + 1)), shape=(n, k))
     out = np.asarray((sparse.diags_array(w) @ kernel @ into).toarray())  # (n, k) flows from states to classes
     back = np.asarray((into.T @ sparse.diags_array(w) @ kernel).toarray()).T  # (n, k) flows from classes to states
     stay, mass = w * kernel.diagonal(), into.T @ w
@@ -387,7 +388,7 @@ def prospects(search: DescentRun, labels: Integers) -> Array:
     U, one = search.result.values, np.eye(k)
     change = np.full((n, k), np.inf)
     for x in range(n):
-        a, rest = labels[x], np.delete(np.arange(k), labels[x])
+        a, rest = assignment[x], np.delete(np.arange(k), assignment[x])
         shift = one[rest] - one[a]  # (k-1, k)
         F = (into.T @ out)[None] + shift[:, :, None] * out[x]
         F = F + (back[x] + stay[x] * shift)[:, :, None] * shift[:, None, :]
@@ -454,8 +455,8 @@ class Barycenters:
         if self.chain.n_transitions <= groups * n:
             return self.chain.successors, self.U
         V = self.U - self.U.min(axis=1, keepdims=True)
-        labels = _alike(V, int(groups))
-        into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)))
+        assignment = _alike(V, int(groups))
+        into = sparse.csr_array((np.ones(n), assignment, np.arange(n + 1)))
         weight = self.m.sum(axis=1) + NEGLIGIBLE
         costs = np.ascontiguousarray(into.T @ (weight[:, None] * V) / (into.T @ weight)[:, None])
         rows = sparse.csr_array(self.chain.successors.matrix @ into)
@@ -465,15 +466,15 @@ class Barycenters:
 
 def _alike(vectors: Array, groups: int) -> Integers:
     """Return groups of vectors that are near each other in the sup norm: those nearest to one of several far apart."""
-    labels, nearest, last = np.zeros(len(vectors), np.int64), np.full(len(vectors), np.inf), 0
+    assignment, nearest, last = np.zeros(len(vectors), np.int64), np.full(len(vectors), np.inf), 0
     for group in range(groups):
         away = np.abs(vectors - vectors[last]).max(axis=1)
-        labels[away < nearest] = group
+        assignment[away < nearest] = group
         nearest = np.minimum(nearest, away)
         last = int(nearest.argmax())
         if not nearest[last] > 0:
             break
-    return labels
+    return assignment
 
 
 def _carrying(w: Array, share: float, most: int) -> Integers:

@@ -48,10 +48,10 @@ from diffbisim.processes.stochastic import submatrix
 ROUNDED = 1e-13
 
 #: All eigenvalues are computed for chains up to this size.
-SMALL = 200
+MAX_STATES_FOR_ALL_EIGENVALUES = 200
 
-#: Up to DIRECT states, matrices are factorized; eigenvalues close to 1 come from a factorization of P - SHIFT I.
-DIRECT, SHIFT = 3_000, 1.0 + 1e-6
+#: Up to this number of states, matrices are factorized; eigenvalues close to 1 come from one of P - SHIFT I.
+MAX_DIRECT_STATES, SHIFT = 3_000, 1.0 + 1e-6
 
 #: Maximum number of restarts of the eigenvalue iteration for larger kernels.
 MOST_RESTARTS = 200
@@ -103,13 +103,13 @@ def _next_to_one(P: sparse.csr_array, count: int) -> Any:
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 
     n = P.shape[0]
-    if n <= max(SMALL, count + 2):
+    if n <= max(MAX_STATES_FOR_ALL_EIGENVALUES, count + 2):
         found = np.linalg.eigvals(P.toarray())
     else:
         start = np.random.default_rng(0).random(n)  # ARPACK's default start differs from call to call
         options: Any = {"k": count, "v0": start, "return_eigenvectors": False}
         try:
-            if n <= DIRECT:
+            if n <= MAX_DIRECT_STATES:
                 factors = lu_factor(P.toarray() - SHIFT * np.eye(n))
                 inverse = LinearOperator((n, n), matvec=lambda v: lu_solve(factors, v), dtype=np.float64)
                 found = eigs(P, sigma=SHIFT, OPinv=inverse, **options)
@@ -124,7 +124,7 @@ def _next_to_one(P: sparse.csr_array, count: int) -> Any:
 
 
 def metastable_sets(chain: MarkovChain, k: int) -> Integers:
-    """Return labels ``(n,)`` of (at most) k metastable sets of a chain with one recurrent class.
+    """Return the assignment ``(n,)`` to (at most) k metastable sets of a chain with one recurrent class.
 
     A transient state belongs to the set that it is most likely to enter first.
     """
@@ -142,15 +142,15 @@ def metastable_sets(chain: MarkovChain, k: int) -> Integers:
             )
         z, ψ = _slow_modes(submatrix(chain.transition, states), π, k)
         inside = _by_means(np.sqrt(z[1:]) * ψ[:, 1:], π, _spanning(ψ))
-    labels = np.empty(chain.n_states, dtype=np.int64)
-    labels[states] = np.unique(inside, return_inverse=True)[1]
+    assignment = np.empty(chain.n_states, dtype=np.int64)
+    assignment[states] = np.unique(inside, return_inverse=True)[1]
     transient = np.setdiff1d(np.arange(chain.n_states), states)
     if transient.size:
         P = sparse.csc_array(chain.successors.matrix)
-        entered = P[transient][:, states] @ np.eye(int(labels[states].max()) + 1)[labels[states]]
+        entered = P[transient][:, states] @ np.eye(int(assignment[states].max()) + 1)[assignment[states]]
         stays = sparse.csc_array(sparse.eye_array(transient.size) - P[transient][:, transient])
-        labels[transient] = sparse.linalg.splu(stays).solve(entered).argmax(axis=1)
-    return labels
+        assignment[transient] = sparse.linalg.splu(stays).solve(entered).argmax(axis=1)
+    return assignment
 
 
 def _least(chain: MarkovChain) -> float:
@@ -181,14 +181,14 @@ def _slow_modes(P: Any, π: Array, k: int) -> Modes:
     s, n = np.sqrt(π), π.size
     B = sparse.diags_array(s) @ sparse.csr_array(P) @ sparse.diags_array(1 / s)
     S = (B + B.T) / 2
-    if n <= DIRECT:
+    if n <= MAX_DIRECT_STATES:
         λ, V = scipy.linalg.eigh(S.toarray(), subset_by_index=(n - k, n - 1))
     else:
         try:
             λ, V = eigsh(S, k, which="LA", v0=s, ncv=max(4 * k, 40), maxiter=MOST_RESTARTS)
         except ArpackError as error:
             raise InvalidChain(
-                f"the slow modes of these {n} states were not found ({error}); give labels to diffbisim.aggregate"
+                f"the slow modes of these {n} states were not found ({error}); use diffbisim.aggregate with classes"
             ) from None
     order = np.argsort(-λ, kind="stable")
     V = V[:, order] / s[:, None]
@@ -197,7 +197,7 @@ def _slow_modes(P: Any, π: Array, k: int) -> Modes:
 
 
 def _spanning(ψ: Array) -> Integers:
-    """Return labels by membership in the simplex spanned by k states, which are chosen greedily to make it large."""
+    """Assign points by membership in the simplex spanned by k states, which are chosen greedily to make it large."""
     first = int(np.linalg.norm(ψ, axis=1).argmax())
     others = scipy.linalg.qr((ψ - ψ[first]).T, mode="r", pivoting=True)[1]
     corners = np.append(first, others[: ψ.shape[1] - 1])
@@ -205,19 +205,19 @@ def _spanning(ψ: Array) -> Integers:
     return np.asarray(members.argmax(axis=1))
 
 
-def _by_means(points: Array, weight: Array, labels: Integers) -> Integers:
-    """Run weighted k-means from given labels; a class that loses all members stays empty."""
+def _by_means(points: Array, weight: Array, assignment: Integers) -> Integers:
+    """Run weighted k-means from a given assignment; a class that loses all members stays empty."""
     from scipy.spatial.distance import cdist
 
-    k = int(labels.max()) + 1
+    k = int(assignment.max()) + 1
     for _ in range(ROUNDS):
-        into = weight[:, None] * np.eye(k)[labels]
+        into = weight[:, None] * np.eye(k)[assignment]
         mass = into.sum(axis=0)
         means = np.where(mass[:, None] > 0, into.T @ points / np.maximum(mass, 1e-300)[:, None], np.inf)
-        before, labels = labels, np.nan_to_num(cdist(points, means, "sqeuclidean"), nan=np.inf).argmin(axis=1)
-        if np.array_equal(before, labels):
+        before, assignment = assignment, np.nan_to_num(cdist(points, means, "sqeuclidean"), nan=np.inf).argmin(axis=1)
+        if np.array_equal(before, assignment):
             break
-    return labels
+    return assignment
 
 
 # --- kinetic models ----------------------------------------------------------------------------------------
@@ -231,19 +231,19 @@ class KineticModel(NamedTuple):
     residual: float
 
 
-def kinetic_model(chain: MarkovChain, labels: Integers) -> KineticModel:
-    """Return Hummer and Szabo's kernel on the classes ``labels (n,)``, 0 … k-1, with nonnegative fluxes."""
+def kinetic_model(chain: MarkovChain, assignment: Integers) -> KineticModel:
+    """Return Hummer and Szabo's kernel on the classes ``assignment (n,)``, 0 … k-1, with nonnegative fluxes."""
     from scipy.optimize import nnls
 
     _one_recurrent_class(chain)
-    π, k = chain.stationary_distribution, int(labels.max()) + 1
-    law: Array = np.bincount(labels, weights=π, minlength=k).astype(np.float64)
+    π, k = chain.stationary_distribution, int(assignment.max()) + 1
+    law: Array = np.bincount(assignment, weights=π, minlength=k).astype(np.float64)
     if not law.min() > 0:
         raise InvalidArgument(
-            f"labels: class {int(law.argmin())} has only transient states, whose stationary probability is zero; "
+            f"assignment: class {int(law.argmin())} has only transient states, whose stationary probability is zero; "
             'put them into another class, or use method="mean"'
         )
-    A, s, one = np.eye(k)[labels], np.sqrt(law), np.eye(k)
+    A, s, one = np.eye(k)[assignment], np.sqrt(law), np.eye(k)
     whole = one + np.outer(s, s)
     residual = 0.0
     try:
@@ -285,7 +285,7 @@ def _fundamental(chain: MarkovChain, π: Array, A: Array) -> Array:
     W = np.zeros_like(A)
     if n > 1:
         centered = (A - law)[rest]
-        if n <= DIRECT or not chain.is_sparse:
+        if n <= MAX_DIRECT_STATES or not chain.is_sparse:
             P = dense(chain.transition)
             W[rest] = np.linalg.solve(np.eye(n - 1) - P[np.ix_(rest, rest)], centered)
         else:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 #: A small chain that is slower than the target by at least this factor is called frozen.
 FROZEN = 10.0
 
-#: A timescale of at least SLOW steps is slow; the result warns about slow timescales that differ by more than OFF.
-SLOW, OFF = 10.0, 1.25
+#: A timescale of at least so many steps is slow; the result warns about slow timescales that differ by more than the
+#: second factor.
+MIN_SLOW_TIMESCALE, MAX_TIMESCALE_RATIO = 10.0, 1.25
 
 #: Kinds of models.
 MODELS = ("nearest", "aggregate", "kinetic")
@@ -73,9 +74,9 @@ class CompressResult:
         return self.distance.decoder
 
     @property
-    def labels(self) -> NDArray[np.intp]:
+    def assignment(self) -> NDArray[np.intp]:
         """Hard encoder, shape ``(n_X,)``, by the classes if there are any, otherwise by the optimal coupling."""
-        return self.distance.labels if self.classes is None else self.classes
+        return self.distance.assignment if self.classes is None else self.classes
 
     def explore(self, path: str | Path, *, names: tuple[str, str] = ("X", "Y")) -> Path:
         """Write an interactive HTML page; see :meth:`DistanceResult.explore`."""
@@ -133,7 +134,7 @@ class CompressResult:
         """
         problem = self.distance.problem
         target = Target(problem.x, problem.discount, cost=problem.cost)  # the rewards, numbers or vectors, are known
-        model = averaged(target, self.labels, self.chain.n_states)
+        model = averaged(target, self.assignment, self.chain.n_states)
         return MarkovChain(model.transition, initial=model.initial, rewards=self.chain.rewards, lag=problem.x.lag)
 
     @lazy
@@ -168,15 +169,15 @@ class CompressResult:
         least ten steps), or if it has fewer behaviors than states although the target is slow.
         """
         k, (large, small) = self.chain.n_states, self._in_steps
-        if k == 1 or self.distance.lower <= 0 or not max(large, small) >= SLOW:
+        if k == 1 or self.distance.lower <= 0 or not max(large, small) >= MIN_SLOW_TIMESCALE:
             return ""
         slow = f"the slowest timescale of the target is {_steps(large)}"
         if self.frozen:
             how = "it stays in one state" if self._stays else f"its slowest timescale is {_steps(small)}"
             said = f"The small chain is frozen: {how}, while {slow}."
-        elif not large / OFF <= small <= large * OFF and large < np.inf:
+        elif not large / MAX_TIMESCALE_RATIO <= small <= large * MAX_TIMESCALE_RATIO and large < np.inf:
             said = f"The slowest timescale of the small chain is {_steps(small)}, that of the target {_steps(large)}."
-        elif large >= SLOW and self.used < k:
+        elif large >= MIN_SLOW_TIMESCALE and self.used < k:
             said = f"The small chain shows only {self.used} behaviors with its {k} states, while {slow}."
         else:
             return ""

@@ -89,13 +89,13 @@ from diffbisim.results.base import DistanceResult, Status
 from diffbisim.solvers import Exact
 
 #: A restart ends when its steps gain less than this fraction of the distance: in the coarse and in the final round.
-COARSE, FINE = 1e-2, 1e-4
+COARSE_GAIN, FINE_GAIN = 1e-2, 1e-4
 
 #: For chains up to this size, random kernels are used as starts, and single states are moved between classes.
-SMALL = 50
+MAX_STATES_FOR_RANDOM_STARTS = 50
 
 #: For chains up to this size, there is a descent from every start, and slow modes are computed.
-MEDIUM = 400
+MAX_STATES_FOR_ALL_STARTS = 400
 
 #: Above the discount NEARER, finalists also run via shorter horizons, each FARTHER times as long as the previous one.
 NEARER, FARTHER = 0.95, 4.0
@@ -139,7 +139,7 @@ def compress(
     unseen: Unseen = "error",
     rng: int | np.random.Generator = 0,
     restarts: int = 8,
-    max_steps: int = 200,
+    max_iterations: int = 200,
     time_limit: float | None = None,
     starts: Sequence[MarkovChain] = (),
     tol: float = 1e-8,
@@ -178,8 +178,8 @@ def compress(
         Seed or generator. The same seed gives the same result for any number of workers.
     restarts : int, default=8
         Number of descents from different partitions, besides those from simple candidates; the best one is kept.
-    max_steps : int, default=200
-        Maximum number of steps of each descent.
+    max_iterations : int, default=200
+        Maximum number of iterations of each descent.
     time_limit : float, default=None
         Seconds after which the best chain so far is returned; the result then depends on the machine. Merging, one
         start and two sweeps of the solver are always completed.
@@ -201,7 +201,7 @@ def compress(
     Returns
     -------
     CompressResult
-        ``chain``, ``encoder``, ``decoder``, ``labels``, the certified ``distance``, ``history`` and ``status``.
+        ``chain``, ``encoder``, ``decoder``, ``assignment``, the certified ``distance``, ``history`` and ``status``.
 
     Warns
     -----
@@ -220,13 +220,13 @@ def compress(
     >>> small = compress(block_chain(), n_states=5)
     >>> small.distance.upper <= 1e-6
     True
-    >>> small.labels.reshape(5, 5).std(axis=1).max()
+    >>> small.assignment.reshape(5, 5).std(axis=1).max()
     0.0
     """
     began = time.monotonic()
     options = Options(
-        rewards, cost, model, check_count(lag, "lag", 1), rng, restarts, max_steps, time_limit, starts, tol, executor,
-        progress, callback, checkpoint, criterion,
+        rewards, cost, model, check_count(lag, "lag", 1), rng, restarts, max_iterations, time_limit, starts, tol,
+        executor, progress, callback, checkpoint, criterion,
     )  # fmt: skip
     shared = SharedTarget(_chain(target, target_rewards, unseen), options.lag)
     return _compress(shared, n_states, discount, options, began)
@@ -241,7 +241,7 @@ class Options(NamedTuple):
     lag: int = 1
     rng: int | np.random.Generator = 0
     restarts: int = 8
-    max_steps: int = 200
+    max_iterations: int = 200
     time_limit: float | None = None
     starts: Sequence[MarkovChain] = ()
     tol: float = 1e-8
@@ -253,7 +253,7 @@ class Options(NamedTuple):
 
 
 #: Options of the search, which model="kinetic" does not have.
-SEARCHED = ("restarts", "max_steps", "time_limit", "starts", "executor", "callback", "checkpoint")
+SEARCHED = ("restarts", "max_iterations", "time_limit", "starts", "executor", "callback", "checkpoint")
 
 
 def _compress(shared: "SharedTarget", n_states: int, discount: float, options: Options, began: float) -> CompressResult:
@@ -274,7 +274,10 @@ def _compress(shared: "SharedTarget", n_states: int, discount: float, options: O
     check_callback(options.callback)
     check_tol(options.tol)
     checkpoint = check_path(options.checkpoint, "checkpoint")
-    restarts, max_steps = check_count(options.restarts, "restarts", 1), check_count(options.max_steps, "max_steps")
+    restarts, max_iterations = (
+        check_count(options.restarts, "restarts", 1),
+        check_count(options.max_iterations, "max_iterations"),
+    )
     clock = Clock(began, check_seconds(options.time_limit))
     if options.model == "kinetic":
         given = {name: getattr(options, name) for name in SEARCHED}
@@ -287,10 +290,10 @@ def _compress(shared: "SharedTarget", n_states: int, discount: float, options: O
     if checkpoint is not None:
         file = RunCheckpoint(checkpoint, "compress", {
             "target": X, "n_states": k, "discount": float(discount), "rewards": rewards, "cost": cost,
-            "rng": options.rng, "restarts": restarts, "max_steps": max_steps, "starts": list(options.starts),
+            "rng": options.rng, "restarts": restarts, "max_iterations": max_iterations, "starts": list(options.starts),
             "tol": float(options.tol), "model": options.model,
         })  # fmt: skip
-    target, labels = shared.merged(discount, cost, options.tol)
+    target, assignment = shared.merged(discount, cost, options.tol)
     heats = _heats(target, options.model)
     notes = SearchCheckpoint.of(file, clock.limited, len(heats))
     whole = Target(X, discount, numbers(X.rewards) if cost is None else None, cost, options.tol)
@@ -299,15 +302,15 @@ def _compress(shared: "SharedTarget", n_states: int, discount: float, options: O
         notes.starts = maker.all(begun, restarts, as_generator(options.rng))
         notes.write()
     reserve = X.n_transitions / target.chain.n_transitions  # the final sweep is over X itself
-    race = RestartSearch(target, max_steps, clock, reserve, options.executor, notes, options.callback, heats)
+    race = RestartSearch(target, max_iterations, clock, reserve, options.executor, notes, options.callback, heats)
     best, history = race.run(options.progress)
     small, learned, paid = best.model, cost is None, rewards
     if small.rewards is not None and X.rewards is not None:
         paid = small.rewards.reshape(k, *X.rewards.shape[1:])
     Y = MarkovChain(small.transition, initial=small.initial, rewards=paid, lag=X.lag)
     problem = Discounted.make(X, Y, "reward" if learned else cost, discount)
-    classes = None if options.model == "nearest" or small.labels is None else small.labels[labels]
-    certified = _certified(problem, best.table[labels], options.tol, clock)
+    classes = None if options.model == "nearest" or small.assignment is None else small.assignment[assignment]
+    certified = _certified(problem, best.table[assignment], options.tol, clock)
     found = CompressResult(Y, certified, history, options.model, options.lag, classes)
     if found.remark:
         warn(found.remark, UserWarning)
@@ -420,9 +423,9 @@ def _merged(X: MarkovChain, discount: float, cost: Array | None, tol: float) -> 
     classes = lump(X) if cost is None else lump(X, key=[row.tobytes() for row in cost + 0.0])
     chain = X if classes.n_states == X.n_states else classes.chain
     if cost is None:
-        return Target(chain, discount, rewards=numbers(chain.rewards), tol=tol), classes.labels
-    first = np.unique(classes.labels, return_index=True)[1]
-    return Target(chain, discount, cost=np.ascontiguousarray(cost[first]), tol=tol), classes.labels
+        return Target(chain, discount, rewards=numbers(chain.rewards), tol=tol), classes.assignment
+    first = np.unique(classes.assignment, return_index=True)[1]
+    return Target(chain, discount, cost=np.ascontiguousarray(cost[first]), tol=tol), classes.assignment
 
 
 def _started(Y: MarkovChain, k: int, number: int, learned: bool, X: MarkovChain) -> SmallModel:
@@ -472,7 +475,7 @@ class StartingPoints:
             return [StartingModel(model, "average") for model in nearest_first(target, aggregates, until)[:1]]
         whole = self.whole if self.whole.chain.n_states > target.chain.n_states else target
         found = simple_candidates(target, whole, self.k, seconds)
-        if found and self.shared.features is not None and target.chain.n_states <= SMALL:
+        if found and self.shared.features is not None and target.chain.n_states <= MAX_STATES_FOR_RANDOM_STARTS:
             found += metric_averages(target, self.shared.features, self.k)
         return [StartingModel(model, "simple") for model in nearest_first(target, found, until)]
 
@@ -526,7 +529,7 @@ class StartingPoints:
     @property
     def large(self) -> bool:
         """Whether the chain is too large for random kernels."""
-        return self.target.chain.n_states > SMALL
+        return self.target.chain.n_states > MAX_STATES_FOR_RANDOM_STARTS
 
     def _seen(self) -> StartingModel:
         """Return a start that uses only the appearance of the states."""
@@ -537,13 +540,14 @@ class StartingPoints:
     def _slow(self) -> NDArray[np.int64] | None:
         """Return the metastable sets, if the chain has slow modes and they are found quickly."""
         try:
-            return metastable_sets(self.target.chain, self.k) if self.target.chain.n_states <= MEDIUM else None
+            few = self.target.chain.n_states <= MAX_STATES_FOR_ALL_STARTS
+            return metastable_sets(self.target.chain, self.k) if few else None
         except InvalidChain:
             return None
 
-    def _aligned(self, labels: NDArray[np.int64]) -> SmallModel:
+    def _aligned(self, assignment: NDArray[np.int64]) -> SmallModel:
         """Return the averaged model of these classes, numbered to match given costs."""
-        return averaged(self.target, matched_to_costs(self.target, labels, self.k), self.k)
+        return averaged(self.target, matched_to_costs(self.target, assignment, self.k), self.k)
 
 
 class SearchRound(NamedTuple):
@@ -560,16 +564,17 @@ class SearchRound(NamedTuple):
 def _heats(target: Target, kind: str) -> tuple[SearchRound, ...]:
     """Return the rounds: all starts coarsely, then the best ones; for large chains only the nearest even coarsely."""
     if kind == "aggregate":
-        few = target.chain.n_states <= SMALL
+        few = target.chain.n_states <= MAX_STATES_FOR_RANDOM_STARTS
         return (SearchRound(1.0, None), SearchRound(0.25, None, moves=True)) if few else (SearchRound(1.0, None),)
-    if target.chain.n_states <= SMALL:
-        return SearchRound(1.0, COARSE, patience=2), SearchRound(0.25, FINE)
-    if target.chain.n_states <= MEDIUM:
-        return SearchRound(1.0, COARSE / 2, 1e-3, patience=1, rounds=0), SearchRound(0.375, FINE, 1e-5, patience=2)
+    if target.chain.n_states <= MAX_STATES_FOR_RANDOM_STARTS:
+        return SearchRound(1.0, COARSE_GAIN, patience=2), SearchRound(0.25, FINE_GAIN)
+    if target.chain.n_states <= MAX_STATES_FOR_ALL_STARTS:
+        first = SearchRound(1.0, COARSE_GAIN / 2, 1e-3, patience=1, rounds=0)
+        return first, SearchRound(0.375, FINE_GAIN, 1e-5, patience=2)
     return (
         SearchRound(1.0, None, 1e-3, rounds=0),
-        SearchRound(0.25, COARSE, 1e-3, patience=1),
-        SearchRound(0.125, 3 * FINE, 1e-4, patience=2),
+        SearchRound(0.25, COARSE_GAIN, 1e-3, patience=1),
+        SearchRound(0.125, 3 * FINE_GAIN, 1e-4, patience=2),
     )
 
 
@@ -618,7 +623,7 @@ class RestartSearch:
     """
 
     target: Target
-    max_steps: int
+    max_iterations: int
     clock: Clock
     reserve: float
     executor: Executor
@@ -659,7 +664,7 @@ class RestartSearch:
         must = min(runs) if not self.notes.heats[0] else -1  # this one is run however short the time is
         left = self.clock.left()
         jobs = {
-            n: Job(n, start, heat, self.max_steps, self.reserve, left, time.time() + left, n == must)
+            n: Job(n, start, heat, self.max_iterations, self.reserve, left, time.time() + left, n == must)
             for n, start in runs.items()
             if n not in done
         }
@@ -699,7 +704,7 @@ class Job(NamedTuple):
     number: int
     start: StartingModel
     heat: SearchRound
-    max_steps: int
+    max_iterations: int
     reserve: float  # time of the sweep that certifies the result, in sweeps of the search
     seconds: float  # remaining time
     until: float  # the end in terms of ``time.time``, the clock that workers share
@@ -716,21 +721,21 @@ def _run(target: Target, job: Job) -> DescentOutcome | None:
     with quietly():  # inaccurate occupancies of intermediate models only cost steps
         for discount in _horizons(target.discount) if before == "nearer" else ():
             nearer = DescentRun(
-                replace(target, discount=discount), model, job.max_steps, end, False, job.reserve, heat.tol
+                replace(target, discount=discount), model, job.max_iterations, end, False, job.reserve, heat.tol
             )
             if nearer.late:
                 break
             nearer.begin()
-            descend(nearer, COARSE)
+            descend(nearer, COARSE_GAIN)
             model = nearer.model
-        search = DescentRun(target, model, job.max_steps, end, before == "hold", job.reserve, heat.tol)
+        search = DescentRun(target, model, job.max_iterations, end, before == "hold", job.reserve, heat.tol)
         if search.late and not job.must:
             return None
         search.begin(exactly=before in EXACTLY)
         first = DescentOutcome(model, search.values[:1], search.result.values, search.result.upper, True)
-        averaging = before == "average" or (before == "simple" and model.labels is not None)
+        averaging = before == "average" or (before == "simple" and model.assignment is not None)
         lloyd(search, heat.rounds if averaging else 0)
-        if heat.moves or (before == "simple" and target.chain.n_states <= SMALL):
+        if heat.moves or (before == "simple" and target.chain.n_states <= MAX_STATES_FOR_RANDOM_STARTS):
             exchange(search)
         if heat.small is not None:
             _to_the_end(search, heat.small, heat.patience)
@@ -751,7 +756,7 @@ def _to_the_end(search: DescentRun, small: float, patience: int) -> None:
         descend(search, small, patience)
     while lloyd(search, 1) and not search.over:
         descend(search, small, patience)
-    while small < COARSE / 2 and along_gradient(search) > small * search.value:
+    while small < COARSE_GAIN / 2 and along_gradient(search) > small * search.value:
         descend(search, small, patience)
 
 
@@ -845,9 +850,11 @@ def compress_sweep(
 
 def _coarser(shared: SharedTarget, found: CompressResult) -> NDArray[np.int64]:
     """Return the classes of a result for the states of the merged chain."""
-    target, labels = shared.merged(found.distance.discount, None, 0.0)
-    first = np.unique(labels, return_index=True)[1]
-    return np.asarray(found.labels)[first] if target.chain.n_states < labels.size else np.asarray(found.labels)
+    target, assignment = shared.merged(found.distance.discount, None, 0.0)
+    first = np.unique(assignment, return_index=True)[1]
+    return (
+        np.asarray(found.assignment)[first] if target.chain.n_states < assignment.size else np.asarray(found.assignment)
+    )
 
 
 def _padded(chain: MarkovChain, k: int) -> MarkovChain:

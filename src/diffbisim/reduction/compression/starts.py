@@ -41,8 +41,8 @@ LANDMARKS, LANDMARK_CELLS = 20, 4e6
 #: With a time limit: a cautious estimate of the cells (transitions of X times transitions of L) that take one second.
 CELLS_PER_SECOND = 5e6
 
-#: Certified gap of the metric to landmarks: TIGHT for up to FEW pairs, LOOSE for more.
-TIGHT, FEW, LOOSE = 1e-6, 10_000, 1e-3
+#: Certified gap of the metric to landmarks: TIGHT_GAP for up to MAX_PAIRS_FOR_TIGHT_GAP pairs, LOOSE_GAP for more.
+TIGHT_GAP, MAX_PAIRS_FOR_TIGHT_GAP, LOOSE_GAP = 1e-6, 10_000, 1e-3
 
 #: A medoid is chosen among at most this many members of its cluster.
 CANDIDATES = 12
@@ -52,10 +52,10 @@ ROUNDS = 20
 
 #: Maximum number of iterations for a geometric median, and distances and steps that count as zero, relative to the
 #: largest number.
-WEISZFELD, CLOSE = 200, 1e-12
+MAX_MEDIAN_ITERATIONS, NEGLIGIBLE_DISTANCE = 200, 1e-12
 
 #: Partitions that agree on more than this weight are alike. To find another one, k-medoids is run with so many rounds.
-ALIKE, ATTEMPTS = 0.95, (ROUNDS, ROUNDS, 1, 1, 1)
+MAX_AGREEMENT, ATTEMPTS = 0.95, (ROUNDS, ROUNDS, 1, 1, 1)
 
 
 @stored
@@ -63,13 +63,13 @@ ALIKE, ATTEMPTS = 0.95, (ROUNDS, ROUNDS, 1, 1, 1)
 class SmallModel:
     """A small chain: kernel ``(k, k)``, start ``(k,)``, and rewards ``(k,)`` or ``(k, d)`` if they are learned.
 
-    ``labels (n,)`` are the classes over which the model was averaged initially; None if it was not.
+    ``assignment (n,)`` are the classes over which the model was averaged initially; None if it was not.
     """
 
     transition: Array
     initial: Array
     rewards: Array | None
-    labels: Integers | None = None
+    assignment: Integers | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,16 +129,16 @@ def landmark_distances(target: Target, seconds: float = np.inf) -> Array:
     k = min(LANDMARKS, max(4.0, (LANDMARK_CELLS / edges) ** 0.5), (affordable / edges) ** 0.5)
     if k < 2:
         return c
-    labels = quantiles(c, target.weight, int(k))
-    model = averaged(target, labels, int(labels.max()) + 1)
-    centers = np.stack([c[labels == k].mean(axis=0) for k in range(labels.max() + 1)])
+    assignment = quantiles(c, target.weight, int(k))
+    model = averaged(target, assignment, int(assignment.max()) + 1)
+    centers = np.stack([c[assignment == k].mean(axis=0) for k in range(assignment.max() + 1)])
     L = MarkovChain(model.transition, initial=model.initial)
     return _metric(X, L, _difference(c, centers), target.discount, seconds)
 
 
 def _metric(X: MarkovChain, Y: MarkovChain, cost: Array, discount: float, seconds: float) -> Array:
     """Return the bisimulation metric between all states of two chains."""
-    tol = TIGHT if cost.size <= FEW else LOOSE
+    tol = TIGHT_GAP if cost.size <= MAX_PAIRS_FOR_TIGHT_GAP else LOOSE_GAP
     solver = Exact(tol=tol, threads=1, time_limit=None if seconds == np.inf else seconds)
     return solver.solve(Discounted.make(X, Y, cost, discount)).values
 
@@ -155,24 +155,25 @@ def quantiles(appearance: Array, weight: Array, k: int) -> Integers:
     centered = appearance - np.average(appearance, axis=0, weights=weight)
     order = np.argsort(centered @ np.linalg.svd(centered, full_matrices=False)[2][0], kind="stable")
     share = np.cumsum(weight[order]) - weight[order] / 2
-    labels = np.empty(len(appearance), dtype=np.int64)
-    labels[order] = np.minimum((share * k).astype(np.int64), k - 1)
-    return np.unique(labels, return_inverse=True)[1]
+    assignment = np.empty(len(appearance), dtype=np.int64)
+    assignment[order] = np.minimum((share * k).astype(np.int64), k - 1)
+    return np.unique(assignment, return_inverse=True)[1]
 
 
 def other_partition(
     features: Array, weight: Array, k: int, rng: np.random.Generator, known: Sequence[Integers], deadline: float
 ) -> Integers:
-    """Return labels of k clusters that differ from ``known`` ones, if some are found.
+    """Return an assignment to k clusters that differs from ``known`` ones, if some are found.
 
     From most centers, k-medoids ends in the same few clusters. If these are known, centers are drawn again, and their
     clusters are not improved.
     """
     for rounds in ATTEMPTS:
-        labels = medoid_partition(features, weight, k, rng, deadline, rounds)
-        if time.monotonic() > deadline or not any(_agreement(labels, other, weight) > ALIKE for other in known):
+        assignment = medoid_partition(features, weight, k, rng, deadline, rounds)
+        alike = (_agreement(assignment, other, weight) > MAX_AGREEMENT for other in known)
+        if time.monotonic() > deadline or not any(alike):
             break
-    return labels
+    return assignment
 
 
 def _agreement(a: Integers, b: Integers, weight: Array) -> float:
@@ -187,41 +188,41 @@ def _agreement(a: Integers, b: Integers, weight: Array) -> float:
 def medoid_partition(
     features: Array, weight: Array, k: int, rng: np.random.Generator, deadline: float = np.inf, rounds: int = ROUNDS
 ) -> Integers:
-    """Return labels of k clusters (fewer if there are fewer distinct states), by weighted k-medoids in the sup norm.
+    """Assign states to k clusters (fewer if there are fewer distinct states), by weighted k-medoids in the sup norm.
 
     No round starts after the ``deadline`` (of ``time.monotonic``).
     """
     centers = _spread(features, weight, k, rng)
-    labels = np.zeros(len(features), dtype=np.int64)
+    assignment = np.zeros(len(features), dtype=np.int64)
     for _ in range(rounds):
-        before, labels = labels, _difference(features, features[centers]).argmin(axis=1)
-        if np.array_equal(before, labels) or time.monotonic() > deadline:
+        before, assignment = assignment, _difference(features, features[centers]).argmin(axis=1)
+        if np.array_equal(before, assignment) or time.monotonic() > deadline:
             break
-        centers = [_medoid(features, weight, np.flatnonzero(labels == j), i, rng) for j, i in enumerate(centers)]
-    return np.unique(labels, return_inverse=True)[1]
+        centers = [_medoid(features, weight, np.flatnonzero(assignment == j), i, rng) for j, i in enumerate(centers)]
+    return np.unique(assignment, return_inverse=True)[1]
 
 
-def split_classes(features: Array, weight: Array, labels: Integers, k: int, rng: np.random.Generator) -> Integers:
+def split_classes(features: Array, weight: Array, assignment: Integers, k: int, rng: np.random.Generator) -> Integers:
     """Split the widest class repeatedly until there are k classes, or as many as there are distinct states.
 
     The width of a class is the weighted sum of distances from its medoid.
     """
-    labels = np.unique(labels, return_inverse=True)[1]
-    while (n := int(labels.max()) + 1) < k:
+    assignment = np.unique(assignment, return_inverse=True)[1]
+    while (n := int(assignment.max()) + 1) < k:
         widths = np.zeros(n)
         for j in range(n):
-            members = np.flatnonzero(labels == j)
+            members = np.flatnonzero(assignment == j)
             center = _medoid(features, weight, members, int(members[0]), rng)
             widths[j] = weight[members] @ np.abs(features[members] - features[center]).max(axis=1)
-        members = np.flatnonzero(labels == int(widths.argmax()))
+        members = np.flatnonzero(assignment == int(widths.argmax()))
         mass = weight[members].sum()
         if not (widths.max() > 0 and mass > 0):
             break
         halves = medoid_partition(features[members], weight[members] / mass, 2, rng)
         if halves.max() == 0:
             break
-        labels[members[halves == 1]] = n
-    return labels
+        assignment[members[halves == 1]] = n
+    return assignment
 
 
 def _from(features: Array, i: int) -> Array:
@@ -251,16 +252,16 @@ def _medoid(features: Array, weight: Array, members: Integers, current: int, rng
     return int(few[int(np.argmin(far))])
 
 
-def averaged(target: Target, labels: Integers, k: int, weight: Array | None = None) -> SmallModel:
+def averaged(target: Target, assignment: Integers, k: int, weight: Array | None = None) -> SmallModel:
     """Return the chain of k states that averages the states of each class, by default weighted by occupancy.
 
     Learned rewards are weighted medians, which are optimal for ‖r - r'‖. Classes without members copy the first class
     and are never entered.
     """
-    n, weight = labels.size, target.weight if weight is None else weight
+    n, weight = assignment.size, target.weight if weight is None else weight
     weight = weight + weight.max() * 1e-12  # states that are never visited get a small weight
-    into = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
-    mass = np.bincount(labels, weights=weight, minlength=k)
+    into = sparse.csr_array((np.ones(n), assignment, np.arange(n + 1)), shape=(n, k))
+    mass = np.bincount(assignment, weights=weight, minlength=k)
     rows = np.asarray((into.T @ sparse.diags_array(weight) @ (target.chain.successors.matrix @ into)).toarray())
     used = mass > 0
     P = np.where(used[:, None], rows / np.where(used, mass, 1.0)[:, None], 0.0)
@@ -268,9 +269,9 @@ def averaged(target: Target, labels: Integers, k: int, weight: Array | None = No
     rewards = None
     if target.rewards is not None:
         r = target.rewards
-        rewards = np.array([median(r[labels == y], weight[labels == y]) if used[y] else r[0] for y in range(k)])
-    start = np.bincount(labels, weights=target.chain.initial, minlength=k)
-    return SmallModel(P / P.sum(axis=1, keepdims=True), start / start.sum(), rewards, labels)
+        rewards = np.array([median(r[assignment == y], weight[assignment == y]) if used[y] else r[0] for y in range(k)])
+    start = np.bincount(assignment, weights=target.chain.initial, minlength=k)
+    return SmallModel(P / P.sum(axis=1, keepdims=True), start / start.sum(), rewards, assignment)
 
 
 def spread(rewards: Array, k: int) -> Array:
@@ -316,18 +317,18 @@ def random_model(target: Target, k: int, rng: np.random.Generator) -> SmallModel
     return SmallModel(rng.dirichlet(np.ones(k), size=k), np.full(k, 1 / k), rewards)
 
 
-def matched_to_costs(target: Target, labels: Integers, k: int) -> Integers:
+def matched_to_costs(target: Target, assignment: Integers, k: int) -> Integers:
     """Renumber the classes to match the small states of a given cost; unchanged if rewards are learned."""
     if target.cost is None:
-        return labels
+        return assignment
     from scipy.optimize import linear_sum_assignment
 
-    into = np.zeros((int(labels.max()) + 1, k))
-    np.add.at(into, labels, (target.weight + 1e-12)[:, None] * target.cost)
+    into = np.zeros((int(assignment.max()) + 1, k))
+    np.add.at(into, assignment, (target.weight + 1e-12)[:, None] * target.cost)
     rows, columns = linear_sum_assignment(into)
     name = into.argmin(axis=1)
     name[rows] = columns
-    return np.asarray(name[labels])
+    return np.asarray(name[assignment])
 
 
 def weighted_median(values: Array, weight: Array) -> float:
@@ -349,19 +350,19 @@ def geometric_median(vectors: Array, weight: Array) -> Array:
     unit = float(np.abs(vectors).max()) or 1.0
     v, w = vectors / unit, weight / weight.sum()
     y = np.array([weighted_median(column, w) for column in v.T])
-    for _ in range(WEISZFELD):
+    for _ in range(MAX_MEDIAN_ITERATIONS):
         away = np.linalg.norm(v - y, axis=1)
-        here = away <= CLOSE
+        here = away <= NEGLIGIBLE_DISTANCE
         a = np.where(here, 0.0, w / np.where(here, 1.0, away))
         force, stuck = float(np.linalg.norm(a @ (v - y))), float(w[here].sum())
-        if force <= stuck * (1 + CLOSE) or not a.sum() > 0:
+        if force <= stuck * (1 + NEGLIGIBLE_DISTANCE) or not a.sum() > 0:
             break
         step = (1 - stuck / force) * (a @ (v - y)) / a.sum()
         y = y + step
-        if np.linalg.norm(step) <= CLOSE:
+        if np.linalg.norm(step) <= NEGLIGIBLE_DISTANCE:
             break
     nearest = int(np.linalg.norm(v - y, axis=1).argmin())
-    if w @ np.linalg.norm(v - v[nearest], axis=1) <= (w @ np.linalg.norm(v - y, axis=1)) * (1 + CLOSE):
+    if w @ np.linalg.norm(v - v[nearest], axis=1) <= (w @ np.linalg.norm(v - y, axis=1)) * (1 + NEGLIGIBLE_DISTANCE):
         return np.array(vectors[nearest])
     return y * unit
 

@@ -20,15 +20,15 @@ from diffbisim.common.checks import Integers
 from diffbisim.common.errors import DiffbisimError
 from diffbisim.processes.cost import feature_cost
 from diffbisim.reduction.compression.candidates import (
-    FEWER,
-    REWARDS,
-    SLOW,
+    MAX_REWARDS,
+    MAX_REWARDS_IF_LARGE,
+    MAX_STATES_FOR_METASTABLE_SETS,
     discounted,
     nearest_of,
     simple_aggregates,
     simple_candidates,
 )
-from diffbisim.reduction.compression.kinetics import DIRECT, kinetic_model, metastable_sets
+from diffbisim.reduction.compression.kinetics import MAX_DIRECT_STATES, kinetic_model, metastable_sets
 from diffbisim.reduction.compression.starts import SmallModel, Target, averaged, centers, quantiles
 
 #: Work that the choice of vectors may take, in entries of the table that are read; and per second of a time limit.
@@ -46,23 +46,27 @@ def vector_candidates(target: Target, whole: Target, k: int, seconds: float = np
     if not found:
         return []
     frozen = replace(found[0], rewards=chosen)
-    return [frozen, *_averages(target, [m.labels for m in found if m.labels is not None], k), *_kinetic(whole, k)]
+    return [
+        frozen,
+        *_averages(target, [m.assignment for m in found if m.assignment is not None], k),
+        *_kinetic(whole, k),
+    ]
 
 
 def vector_aggregates(target: Target, k: int, seconds: float = np.inf) -> list[SmallModel]:
     """Return the aggregates only."""
     found = simple_aggregates(_with_vectors(target, frozen_vectors(target, k, seconds)), k, seconds)
-    return _averages(target, [m.labels for m in found if m.labels is not None], k) if found else []
+    return _averages(target, [m.assignment for m in found if m.assignment is not None], k) if found else []
 
 
 def frozen_vectors(target: Target, k: int, seconds: float = np.inf) -> Array:
     """Return k vectors (k, d) of the target that are good for the frozen chain; centers if there is no time."""
     seen, n = np.asarray(target.rewards), target.chain.n_states
-    vectors, most = np.unique(seen, axis=0), REWARDS if n <= DIRECT else FEWER
+    vectors, most = np.unique(seen, axis=0), MAX_REWARDS if n <= MAX_DIRECT_STATES else MAX_REWARDS_IF_LARGE
     if len(vectors) > most:
-        labels = quantiles(seen, target.weight, most)
-        vectors = seen[np.unique(labels, return_index=True)[1]]
-    steps = 1.0 if n <= DIRECT else -7 / np.log(target.discount)
+        assignment = quantiles(seen, target.weight, most)
+        vectors = seen[np.unique(assignment, return_index=True)[1]]
+    steps = 1.0 if n <= MAX_DIRECT_STATES else -7 / np.log(target.discount)
     if n * len(vectors) * (k + steps) * k > min(WORK, seconds * PER_SECOND):
         return centers(seen, k)
     profiles = discounted(target, feature_cost(seen, vectors))
@@ -104,14 +108,14 @@ def _averages(target: Target, partitions: list[Integers], k: int) -> list[SmallM
     seen, n = target.appearance, target.chain.n_states
     value = discounted(target, seen)
     both = np.hstack([seen / (np.ptp(seen) or 1.0), value / (np.ptp(value) or 1.0)])
-    more = [nearest_of(points, centers(points, k)) for points in (seen, value, both) if n <= DIRECT]
+    more = [nearest_of(points, centers(points, k)) for points in (seen, value, both) if n <= MAX_DIRECT_STATES]
     more += [quantiles(points, target.weight, k) for points in (seen, value)]
-    return [averaged(target, np.unique(labels, return_inverse=True)[1], k) for labels in [*partitions, *more]]
+    return [averaged(target, np.unique(assignment, return_inverse=True)[1], k) for assignment in [*partitions, *more]]
 
 
 def _kinetic(target: Target, k: int) -> list[SmallModel]:
     """Return the kinetic model of the metastable sets, if there is one; missing sets become unused states."""
-    if target.chain.n_states > SLOW:
+    if target.chain.n_states > MAX_STATES_FOR_METASTABLE_SETS:
         return []
     try:
         sets = metastable_sets(target.chain, k)

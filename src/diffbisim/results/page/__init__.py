@@ -3,7 +3,7 @@
 A single HTML file contains the data, the script and the plotting library (plotly.js), so that it needs no server and no
 network. ``page.js`` draws the data, which are prepared here as JSON, and ``page.css`` styles the page.
 
-The number of disks and cells on a screen is limited (`MOST`). The states of larger chains are grouped by similar
+The number of disks and cells on a screen is limited (`MAX_GROUPS`). The states of larger chains are grouped by similar
 distances to the states of the other chain. With w the normalized occupancy within a group,
 
     P(g, h) = Σ_{x∈g} w(x) Σ_{x'∈h} P(x, x')        λ(h|g) = Σ_{x∈g} w(x) Σ_{y∈h} λ(y|x)
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["explore"]
 
-MOST = 160  # maximum number of disks of a graph and of rows of a heat map
+MAX_GROUPS = 160  # maximum number of disks of a graph and of rows of a heat map
 PAIRS = 60  # number of pairs that are listed
 PLANS = 30  # number of listed pairs whose plans are shown
 MOVES = 8  # number of entries of a plan that are shown
@@ -139,19 +139,19 @@ def _of_chains(d: Any) -> DistanceResult:
 
 
 def _same_states(d: DistanceResult) -> bool:
-    return d.problem.shape[0] == d.problem.shape[1] and d.problem.x.labels == d.problem.y.labels
+    return d.problem.shape[0] == d.problem.shape[1] and d.problem.x.names == d.problem.y.names
 
 
 # --- groups --------------------------------------------------------------------------------------------------------
 
 
 def _groups_of_x(d: DistanceResult) -> Groups:
-    return _groups(cluster_order(_known(d), MOST)[1], d.occupancy.sum(axis=1))
+    return _groups(cluster_order(_known(d), MAX_GROUPS)[1], d.occupancy.sum(axis=1))
 
 
 def _groups_of_y(d: DistanceResult, x: Groups) -> Groups:
     """Return the groups of Y, ordered like their partners in X."""
-    group = cluster_order(_known(d).T, MOST)[1]
+    group = cluster_order(_known(d).T, MAX_GROUPS)[1]
     sums = _indicator(group)
     order = by_barycenter(np.asarray((x.sums @ d.decoder.T @ sums.T).T))
     return _groups(order.argsort()[group], d.occupancy.sum(axis=0))
@@ -180,14 +180,14 @@ def _side(chain: MarkovChain, groups: Groups, visits: Floats, paid: Floats) -> J
     """Return the data of one chain by group."""
     members: list[list[str]] = [[] for _ in range(groups.sums.shape[0])]
     for k in np.argsort(-visits, kind="stable"):
-        members[groups.of[k]].append(str(chain.label(int(k))))
+        members[groups.of[k]].append(str(chain.name_of(int(k))))
     P = groups.means @ chain.successors.matrix @ groups.sums.T
     return {
         "n": chain.n_states,
         "transitions": chain.n_transitions,
         "members": [names[:MEMBERS] for names in members],
         "sizes": [len(names) for names in members],
-        "states": {str(chain.label(k)): int(groups.of[k]) for k in range(chain.n_states)},
+        "states": {str(chain.name_of(k)): int(groups.of[k]) for k in range(chain.n_states)},
         "visits": _round(groups.sums @ visits),
         "paid": _round(groups.sums @ paid),
         "start": _round(groups.sums @ chain.initial),
@@ -220,14 +220,14 @@ def _pairs(d: DistanceResult, paid: Floats, x: Groups, y: Groups) -> list[Json]:
         if paid[i, j] <= 0:
             break
         row = {
-            "x": str(X.label(i)), "y": str(Y.label(j)), "i": int(x.of[i]), "j": int(y.of[j]),
+            "x": str(X.name_of(i)), "y": str(Y.name_of(j)), "i": int(x.of[i]), "j": int(y.of[j]),
             "paid": paid[i, j], "visits": d.occupancy[i, j], "cost": d.problem.cost[i, j],
         }  # fmt: skip
         if rank < PLANS:
             plan = sparse.coo_array(d.coupling.plan(i, j))
             largest = np.argsort(-plan.data, kind="stable")[:MOVES]
             (to_x, to_y), mass = plan.coords, plan.data
-            row["next"] = [[str(X.label(int(to_x[k]))), str(Y.label(int(to_y[k]))), mass[k]] for k in largest]
+            row["next"] = [[str(X.name_of(int(to_x[k]))), str(Y.name_of(int(to_y[k]))), mass[k]] for k in largest]
             row["others"] = max(len(mass) - MOVES, 0)
         found.append(row)
     return found

@@ -79,7 +79,7 @@ class Split(NamedTuple):
     """The closed and transient pairs of a problem."""
 
     closed: Integers  # (K,) flat pairs of recurrent states; empty for all pairs
-    label: Integers  # (K,) their classes
+    class_of: Integers  # (K,) their classes
     n_classes: int
     transient: Integers  # (L,) the others
     recurrent: tuple[Mask, Mask]  # states of X and of Y
@@ -88,11 +88,11 @@ class Split(NamedTuple):
     def of(cls, problem: Average, reachable: bool) -> "Split":
         """Split all pairs, or those that the starts can reach."""
         x, y = Recurrence.of(problem.x), Recurrence.of(problem.y)
-        label = pair_classes(x, y)
-        pairs = pair_items(problem, True).listed if reachable else np.arange(label.size)
-        closed, transient = pairs[label[pairs] >= 0], pairs[label[pairs] < 0]
-        classes, number = np.unique(label[closed], return_inverse=True)
-        everything = closed.size == label.size
+        class_of = pair_classes(x, y)
+        pairs = pair_items(problem, True).listed if reachable else np.arange(class_of.size)
+        closed, transient = pairs[class_of[pairs] >= 0], pairs[class_of[pairs] < 0]
+        classes, number = np.unique(class_of[closed], return_inverse=True)
+        everything = closed.size == class_of.size
         recurrent = x.recurrent, y.recurrent
         return cls(ALL if everything else closed, number.reshape(-1), classes.size, transient, recurrent)
 
@@ -114,8 +114,8 @@ class AverageCost(SolverRun):
         if warm is not None:
             check_warm(warm, problem.shape)
         self.split = split = Split.of(problem, options.reachable)
-        self.order = np.argsort(split.label, kind="stable") if split.n_classes > 1 else None
-        self.starts = np.searchsorted(split.label, np.arange(split.n_classes), sorter=self.order)
+        self.order = np.argsort(split.class_of, kind="stable") if split.n_classes > 1 else None
+        self.starts = np.searchsorted(split.class_of, np.arange(split.n_classes), sorter=self.order)
         (items, others), (trees, other_trees) = split.items(problem), _known(warm)
         cost, W = scaled_cost(problem), first_bias(warm, problem)
         cost_of_closed = cost[split.closed] if split.closed.size else cost
@@ -150,7 +150,7 @@ class AverageCost(SolverRun):
     def _gauge(self) -> None:
         """Shift W so that its minimum is zero on every class."""
         W = self.closed.W[self.closed.pairs]
-        self.closed.W[self.closed.pairs] = W - self._by_class(np.minimum, W)[self.split.label]
+        self.closed.W[self.closed.pairs] = W - self._by_class(np.minimum, W)[self.split.class_of]
 
     def improve(self, iteration: int) -> None:
         """Compute optimal plans for W and bounds on the gains, then the same for the transient pairs."""
@@ -163,7 +163,7 @@ class AverageCost(SolverRun):
         self.half += self.problem.blur  # error of the initial distributions; gains are at most one
         self.extra = 0.0  # additional error at pairs other than the starts
         self.floor = 2 * closed.error + PRICE * closed.size
-        self.g[closed.pairs] = self.gain[self.split.label]
+        self.g[closed.pairs] = self.gain[self.split.class_of]
         if self.transient is not None:
             self._improve_transient(self.transient)
 
@@ -191,7 +191,7 @@ class AverageCost(SolverRun):
         """Compute the next tables."""
         change = float((self.high - self.low).max())
         price = max(PRICE * self.closed.size, LOOSE * change)
-        self.closed.newton(self.gain[self.split.label], change, price)
+        self.closed.newton(self.gain[self.split.class_of], change, price)
         self._gauge()
         if self.transient is not None:
             change = float(np.abs(self.transient.change).max())
@@ -200,7 +200,7 @@ class AverageCost(SolverRun):
     def table_bounds(self) -> tuple[Array, Array]:
         """Return bounds on the gains of all pairs, flat."""
         low, high = self.g.copy(), self.g.copy()
-        low[self.closed.pairs], high[self.closed.pairs] = self.low[self.split.label], self.high[self.split.label]
+        low[self.closed.pairs], high[self.closed.pairs] = self.low[self.split.class_of], self.high[self.split.class_of]
         if not self.closed.solved:
             low[self.closed.pairs], high[self.closed.pairs] = 0.0, 1.0
         if self.transient is not None:
@@ -333,14 +333,14 @@ class AverageCoupling(Coupling):
 
     def _long_run(self, entered: Array) -> Array:
         """Return the long-run law of the plans from a law on closed classes."""
-        label, n = self.split.label, self.split.n_classes
+        class_of, n = self.split.class_of, self.split.n_classes
         pairs: Any = self.split.closed if self.split.closed.size else slice(None)
         first = entered[pairs]
-        share = np.bincount(label, weights=first / first.sum(), minlength=n)
+        share = np.bincount(class_of, weights=first / first.sum(), minlength=n)
 
         def normalize(m: Array) -> None:
-            mass = np.bincount(label, weights=m, minlength=n)
-            m *= np.divide(share, mass, out=np.zeros(n), where=mass > 0)[label]
+            mass = np.bincount(class_of, weights=m, minlength=n)
+            m *= np.divide(share, mass, out=np.zeros(n), where=mass > 0)[class_of]
 
         normalize(first)
         chain = pair_chain(self.solved.closed, 1.0)

@@ -81,7 +81,7 @@ Integers = NDArray[np.int64]
 ImproveTable = Callable[[float], None]  # (target): solve for the table u of the present moves, to this residual
 
 #: The inner game is solved to this share of the last change, or to a smaller one if the gap does not fall.
-SHARE, LEAST = 0.02, 1e-3
+SHARE, MIN_SHARE = 0.02, 1e-3
 
 #: While the table still changes by Δ, pivots that gain less than this share of Δ are not worthwhile.
 LOOSE = 0.003
@@ -208,7 +208,7 @@ class StrategyIteration(Discounted):
         self.change, before = high - low, self.gap
         self.floor, self.gap = 2 * band.rounding, band.gap if solved else np.inf
         if before < np.inf and not self.gap < before:
-            self.share = max(self.share / 5, LEAST)
+            self.share = max(self.share / 5, MIN_SHARE)
 
     def _sweep(self) -> bool:
         """Find optimal plans where they can matter; returns whether all transports were solved."""

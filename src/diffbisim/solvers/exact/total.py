@@ -70,7 +70,7 @@ from diffbisim.solvers.exact.undiscounted import (
 )
 
 #: Sufficient residual of the independent coupling's cost, relative to the least cost of a step.
-ENOUGH = 0.05
+SUFFICIENT_RESIDUAL = 0.05
 
 
 def solve(
@@ -258,7 +258,9 @@ def independent_cost(problem: Total, equation: Equation, least: float) -> Array:
     """Return the cost of moving independently until the end, (K,): V = c + P_X V P_Yᵀ at the listed pairs."""
     x, y, V = problem.x.successors, problem.y.successors, equation.cost.copy()
     run, listed = engine_run(equation.transports.threads), equation.transports.items.listed
-    residual, products = _engine.solve_independent(x, y, listed, 1.0, equation.cost, V, ENOUGH * least, 500, run)
+    residual, products = _engine.solve_independent(
+        x, y, listed, 1.0, equation.cost, V, SUFFICIENT_RESIDUAL * least, 500, run
+    )
     equation.products += products
     return V if residual <= 0.5 * least else equation.cost
 

@@ -41,7 +41,7 @@ from diffbisim.solvers.exact.solver import PolicyIteration
 from diffbisim.solvers.exact.transports import Basis
 
 #: Slack at a pair of average occupancy, in multiples of the flow that a step moved, and the largest slack of any pair.
-STEPS, MOST = 4.0, 0.5
+SLACK_PER_FLOW, MAX_SLACK = 4.0, 0.5
 
 #: For the first step: the accuracy of its table, and the flow that counts as moved.
 ROUGH, FIRST = 1e-2, 0.1
@@ -102,8 +102,8 @@ class TrackingSolver:
             m = run.coupling().occupancy().ravel()[pairs]
         else:
             m = warm.occupancy.ravel()[pairs]
-        slack = STEPS * _moved(problem, warm)
-        transports.solve(run.U, run.TU, PRICE, np.minimum(MOST, slack / np.maximum(m * m.size, slack + TINY)))
+        slack = SLACK_PER_FLOW * _moved(problem, warm)
+        transports.solve(run.U, run.TU, PRICE, np.minimum(MAX_SLACK, slack / np.maximum(m * m.size, slack + TINY)))
         run.TU *= γ
         run.TU += run.base
         change = run.TU - run.U[pairs]

@@ -49,7 +49,7 @@ Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 #: 1-γ of Newton's steps: initial and smallest value.
-FIRST, LEAST = 1e-3, 1e-13
+FIRST_REST, MIN_REST = 1e-3, 1e-13
 
 #: If a step gains less than this factor, 1-γ is divided by it.
 GAIN = 10.0
@@ -70,34 +70,34 @@ OCCUPANCY = 1e-14
 class Recurrence(NamedTuple):
     """The recurrent states of a chain."""
 
-    label: Integers  # (n,) closed class of each state, -1 if transient
+    class_of: Integers  # (n,) closed class of each state, -1 if transient
     phase: Integers  # (n,) time modulo the period of its class
     period: Integers  # (classes,)
 
     @property
     def recurrent(self) -> Mask:
         """Whether each state is recurrent, (n,)."""
-        return self.label >= 0
+        return self.class_of >= 0
 
     @classmethod
     def of(cls, chain: MarkovChain) -> "Recurrence":
         """Build from the possible transitions, whatever their probabilities."""
-        classes, label = chain.recurrent_classes, np.full(chain.n_states, -1)
+        classes, class_of = chain.recurrent_classes, np.full(chain.n_states, -1)
         for k, states in enumerate(classes):
-            label[states] = k
+            class_of[states] = k
         steps = fewest_steps(chain.successors.matrix, np.array([states[0] for states in classes]))
         period = np.array(chain.periods)
-        return cls(label, np.where(label >= 0, steps, 0.0).astype(np.int64) % period[label], period)
+        return cls(class_of, np.where(class_of >= 0, steps, 0.0).astype(np.int64) % period[class_of], period)
 
 
 def pair_classes(x: Recurrence, y: Recurrence) -> Integers:
     """Return the closed class of every flat pair, -1 for pairs with a transient state."""
     both = np.gcd.outer(x.period, y.period)
     first = np.cumsum(both.ravel()).reshape(both.shape) - both
-    classes = np.ix_(x.label, y.label)
-    label = first[classes] + np.subtract.outer(x.phase, y.phase) % both[classes]
-    label[~np.logical_and.outer(x.recurrent, y.recurrent)] = -1
-    return np.asarray(label.ravel(), dtype=np.int64)
+    classes = np.ix_(x.class_of, y.class_of)
+    class_of = first[classes] + np.subtract.outer(x.phase, y.phase) % both[classes]
+    class_of[~np.logical_and.outer(x.recurrent, y.recurrent)] = -1
+    return np.asarray(class_of.ravel(), dtype=np.int64)
 
 
 class Leaving(NamedTuple):
@@ -161,7 +161,7 @@ class Equation:
         listed = transports.items.listed
         self.pairs: Any = listed if listed.size else slice(None)
         self.TW = np.empty(transports.size)
-        self.rest, self.least, self.before = 0.0 if leaves else FIRST, LEAST, np.inf
+        self.rest, self.least, self.before = 0.0 if leaves else FIRST_REST, MIN_REST, np.inf
         self.price, self.products = PRICE, 0
 
     def improve(self) -> None:
@@ -187,7 +187,7 @@ class Equation:
         source = np.append(source, 0.0) if self.leaves else source
         step, solved = corrected(chain, source, ACCURACY * float(np.abs(source).max()), transposed=False)
         if not solved:  # move γ away from one
-            self.rest = self.least = min(self.rest * GAIN, 0.1) or FIRST
+            self.rest = self.least = min(self.rest * GAIN, 0.1) or FIRST_REST
         self.products += chain.products
         self.W[self.pairs] += step[: self.transports.size]
         self.price = price
@@ -236,15 +236,15 @@ def settled(chain: PairChain, source: Array, first: Array, normalize: Any = None
     properties of m after each correction.
     """
     m, residual, best = first.copy(), np.empty_like(first), np.inf
-    rest = 0.0 if normalize is None else FIRST
+    rest = 0.0 if normalize is None else FIRST_REST
     for _ in range(100):
         chain.apply(m, residual, transposed=True)
         np.subtract(source, residual, out=residual)
         worst = float(np.abs(residual).max())
-        if worst <= OCCUPANCY * max(float(m.max()), 1.0) or (worst > best / 2 and rest <= LEAST):
+        if worst <= OCCUPANCY * max(float(m.max()), 1.0) or (worst > best / 2 and rest <= MIN_REST):
             break
         if rest and worst > best / GAIN:
-            rest = max(rest / GAIN, LEAST)
+            rest = max(rest / GAIN, MIN_REST)
         best = min(best, worst)
         step, _ = corrected(chain.with_discount(1 - rest), residual, 1e-3 * worst, True)
         m += step

@@ -56,7 +56,7 @@ COLDEST = 1e-300
 
 #: Annealing: initial β·spread, growth of β, Sinkhorn iterations per batch, and the marginal error, times β·spread,
 #: below which β grows. Chosen by experiment; they affect time, not correctness.
-FIRST, GROWTH, ITERATIONS, READY = 80.0, 2.0, 40, 0.5
+FIRST_BETA, GROWTH, ITERATIONS, READY = 80.0, 2.0, 40, 0.5
 
 #: Number of unsuccessful batches after which Newton's method is used for pairs that converge slowly.
 PATIENCE = 2
@@ -65,7 +65,7 @@ PATIENCE = 2
 FOREIGN = 1e4
 
 #: Value iteration: Sinkhorn iterations per update of the table, updates per check, and patience in batches.
-FEW, CADENCE, MORE_PATIENCE = 10, 5, 10
+ITERATIONS_PER_UPDATE, CADENCE, MORE_PATIENCE = 10, 5, 10
 
 
 def solve(
@@ -231,16 +231,16 @@ class Annealing(SinkhornRun):
         # A warm-start table may come from another problem and be flat. The spread of the independent coupling's table
         # is at least half that of (1-γ) c, so the initial temperature need not be lower than for that.
         spread = max(self.spread, float(np.ptp(self.c)) / 2)
-        self.beta = min(max(FIRST / spread, self.plans.coldest), self.most)
+        self.beta = min(max(FIRST_BETA / spread, self.plans.coldest), self.most)
         self.stuck, self.lagging, self.change = 0, False, self.spread
-        self.from_warm = self.beta > FIRST / spread  # whether the temperature is that of a previous result
+        self.from_warm = self.beta > FIRST_BETA / spread  # whether the temperature is that of a previous result
 
     def improve(self, iteration: int) -> None:
         final = self.beta == self.most
         self.lagging = self.lagging or self.stuck >= (PATIENCE if self.policy else MORE_PATIENCE)
         target = self._accuracy() if final else 0.1 / (self.beta * self.spread)
         self.plans.set_kernel(self.U, self.beta)
-        self.plans.scale(ITERATIONS if self.policy or final else FEW, target)
+        self.plans.scale(ITERATIONS if self.policy or final else ITERATIONS_PER_UPDATE, target)
         if final or self.lagging:
             self.work["newton"] += self.plans.polish(target)
 
@@ -262,7 +262,8 @@ class Annealing(SinkhornRun):
             self.evaluate_plans(self.operator)
         self.change = float(np.ptp(self.U - before))
         if self.from_warm and not self.epsilon and self.beta * self.change > FOREIGN:
-            self.beta = max(FIRST / self.spread, FIRST / self.change)  # the warm start came from another problem
+            # the warm start came from another problem
+            self.beta = max(FIRST_BETA / self.spread, FIRST_BETA / self.change)
             self.plans.F[:], self.plans.G[:] = 0.0, 0.0
         self.from_warm = False
         self._cool()

@@ -26,7 +26,7 @@ class Somcot:
 
     Parameters
     ----------
-    steps : int, default=300_000
+    max_iterations : int, default=300_000
         Total number of iterations, including those of a run that is resumed.
     rng : int or Generator, default=0
         Seed or generator for drawing from chains and datasets. A run with `warm` continues with its old generators.
@@ -54,7 +54,7 @@ class Somcot:
         Seconds after which the run ends. If bounds take more than half a second longer, those of the costs are used.
     """
 
-    steps: int = 300_000
+    max_iterations: int = 300_000
     rng: int | np.random.Generator = 0
     batch: int = 1
     eta: float = 0.2
@@ -76,11 +76,11 @@ class Somcot:
     threads: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "eta", "beta", "decay_from", "time_limit"):
+        for name in ("max_iterations", "batch", "eta", "beta", "decay_from", "time_limit"):
             option = getattr(self, name)
             if option is not None and not 0 < as_number(option) < float("inf"):
                 raise InvalidArgument(f"{name} is {option!r}; it must be positive and finite")
-        for name in ("steps", "batch"):
+        for name in ("max_iterations", "batch"):
             if getattr(self, name) != int(getattr(self, name)):
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be a whole number")
         for name in ("decay", "anticipation"):

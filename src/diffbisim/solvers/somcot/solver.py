@@ -189,23 +189,23 @@ def _iterate(
     """Draw, run and report, chunk by chunk."""
     rules, scale = _rules(options, task.discount), task.scale
     c = task.cost / scale
-    while state.iterations < options.steps:
+    while state.iterations < options.max_iterations:
         try:
             if not state.draw(task.streams, options.batch, c, rules, deadline):
                 return Status.ENDED
-            state.run(int(options.steps), c, rules, deadline)
+            state.run(int(options.max_iterations), c, rules, deadline)
         except TimeUp:
             if time.monotonic() < deadline:  # the end of something else
                 raise
         k = state.iterations
-        if k == options.steps or k >= 1.1 * (history[-1]["iteration"] if history else 1):
+        if k == options.max_iterations or k >= 1.1 * (history[-1]["iteration"] if history else 1):
             row = {"iteration": float(k), "value": scale * state.mean_cost(c), "last": scale * float(state.last[0])}
             row |= {"lower": float(task.cost.min()), "upper": float(task.cost.max())}
             row |= {"transitions_x": float(state.x.to.size), "transitions_y": float(state.y.to.size)}
             history.append(row)
         if callback is not None and history and callback(history[-1]):
             return Status.INTERRUPTED
-        if k < options.steps and time.monotonic() >= deadline:
+        if k < options.max_iterations and time.monotonic() >= deadline:
             return Status.TIME
     return Status.ESTIMATE
 
@@ -410,7 +410,7 @@ def empirical(side: Seen, frame: MarkovChain) -> MarkovChain:
     """Return the empirical chain of a stream; a state without an observed successor gets a self-loop."""
     P = _closed(kernel(side))
     dense = P.shape[0] <= 64 or P.nnz > 0.25 * P.shape[0] ** 2
-    return MarkovChain(P.toarray() if dense else P, initial=frame.initial, rewards=frame.rewards, labels=frame.labels)
+    return MarkovChain(P.toarray() if dense else P, initial=frame.initial, rewards=frame.rewards, names=frame.names)
 
 
 def _closed(P: sparse.csr_array) -> sparse.csr_array:

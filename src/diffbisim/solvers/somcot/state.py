@@ -32,13 +32,13 @@ from diffbisim.solvers.base import Arrays
 Index = NDArray[np.int64]
 
 #: Length of a chunk, and of the first one.
-CHUNK, FIRST = 1024, 64
+CHUNK, FIRST_CHUNK = 1024, 64
 
 #: Maximum number of entries of the coupling (24 bytes each) that the engine lists; beyond it, every entry is visited.
 MAX_LISTED = 1 << 23
 
 #: Larger numbers in a file are refused, because sums could overflow.
-LARGE = 1e100
+MAX_STORED = 1e100
 
 
 # --- what the engine reads and changes (engine/somcot.hpp has the letters) ------------------------------------------
@@ -117,8 +117,8 @@ class Progress(NamedTuple):
 
 def chunk_after(k: int) -> int:
     """Return the end of the chunk that contains iteration ``k``."""
-    if k < FIRST:
-        return FIRST
+    if k < FIRST_CHUNK:
+        return FIRST_CHUNK
     return min(1 << k.bit_length(), (k // CHUNK + 1) * CHUNK)
 
 
@@ -305,7 +305,7 @@ class State:
                 _engine.somcot_iterate(problem, self.it, draws_x, draws_y, progress, MAX_LISTED, run)
         finally:
             k = self.iterations
-            if k > begin and k >= FIRST and k & (k - 1) == 0:
+            if k > begin and k >= FIRST_CHUNK and k & (k - 1) == 0:
                 self.older = self.newer  # before the copy, so that there are never three snapshots in memory
                 self.newer = Snapshot.of(float(self.weight[0]), self.it)
 
@@ -482,18 +482,18 @@ def check_state(problem: ChainProblem, arrays: Arrays, meta: Any) -> None:
     sizes: dict[str, tuple[int, ...]] = {**flat, "A": flat["U"], "B": flat["W"], "logit_y": (n_y, n_x)}
     sizes |= dict.fromkeys(("L", "S", "V", "logit_x", "start", "log_start"), shape)
     for name, size in {**sizes, "sums": (4, *shape)}.items():
-        numbers(arrays, f"it.{name}", size, least=0.0 if name in ("start", "sums") else -LARGE, most=LARGE)
+        numbers(arrays, f"it.{name}", size, least=0.0 if name in ("start", "sums") else -MAX_STORED, most=MAX_STORED)
     numbers(arrays, "it.cold", (1,), np.int64, least=0, most=1)
-    weight = float(numbers(arrays, "weight", (1,), least=0.0, most=LARGE)[0])
+    weight = float(numbers(arrays, "weight", (1,), least=0.0, most=MAX_STORED)[0])
     done = int(numbers(arrays, "done", (1,), np.int64, least=0, most=2**62)[0])
     for shot in ("older", "newer"):
         if shot == "newer" and not any(name.startswith("newer.") for name in arrays):
             continue
-        weight_then = float(numbers(arrays, f"{shot}.weight", (), least=0.0, most=LARGE))
+        weight_then = float(numbers(arrays, f"{shot}.weight", (), least=0.0, most=MAX_STORED))
         if weight_then > weight or (shot == "older" and weight_then == weight and done):
             raise InvalidData(f"array '{shot}.weight' is from after the end")
         for name, size in {**flat, "L": shape, "sums": (4, *shape)}.items():
-            numbers(arrays, f"{shot}.{name}", size, least=-LARGE, most=LARGE)
+            numbers(arrays, f"{shot}.{name}", size, least=-MAX_STORED, most=MAX_STORED)
     lengths = [_check_draws(arrays, f"pending{i}", n, edges[i]) for i, n in enumerate(shape)]
     chunk = entry(meta, "chunk", is_count, "an iteration")
     if lengths[0] != lengths[1] or not chunk <= done <= chunk + lengths[0]:
@@ -509,7 +509,7 @@ def check_averages(state: State, discount: float) -> None:
         return
     with np.errstate(all="ignore"):
         mean = state.averages(discount)
-    if not all(np.abs(getattr(mean, part.name)).max(initial=0.0) <= LARGE for part in fields(Averages)):
+    if not all(np.abs(getattr(mean, part.name)).max(initial=0.0) <= MAX_STORED for part in fields(Averages)):
         raise InvalidData("the averages overflow")
     for name, mass in (("m", mean.m), ("start", mean.start)):
         if mass.min() < -1e-6 or not abs(float(mass.sum()) - 1.0) <= 1e-3:
@@ -528,7 +528,7 @@ def _check_side(arrays: Arrays, side: str, n: int) -> NDArray[np.int64]:
     if not np.array_equal(source, np.repeat(np.arange(n), np.diff(at))) or (np.diff(keys) <= 0).any():
         raise InvalidData(f"the transitions of {side} are not in order")
     for name, length in (("counts", size), ("q", size), ("rho", n), ("initial", n)):
-        numbers(arrays, f"{side}.{name}", (length,), least=0.0, most=LARGE)
+        numbers(arrays, f"{side}.{name}", (length,), least=0.0, most=MAX_STORED)
     return keys
 
 
@@ -539,7 +539,7 @@ def _check_draws(arrays: Arrays, name: str, n: int, keys: NDArray[np.int64]) -> 
         raise InvalidData(f"array '{name}.0' does not ascend from 0")
     size = (int(at[-1]),)
     s, after = (numbers(arrays, f"{name}.{k}", size, np.int64, least=0, most=n - 1) for k in (1, 2))
-    numbers(arrays, f"{name}.3", size, least=0.0, most=LARGE)
+    numbers(arrays, f"{name}.3", size, least=0.0, most=MAX_STORED)
     if not np.isin(s * n + after, keys).all():
         raise InvalidData(f"array '{name}.1' has transitions that are not among those seen")
     return int(at.size - 1)

@@ -12,7 +12,7 @@ method                     what it matches                                     d
 `iostom_style`             state-transition occupancies, soft Q-learning       only the data         fixed point
 =========================  ==================================================  ====================  ==============
 
-`offline` is `OfflineData`, action-labeled transitions, by default of a *uniformly random* policy (the paper does not
+`offline` is `OfflineData`, transitions with actions, by default of a *uniformly random* policy (the paper does not
 say which data its baselines use), or a `diffbisim.MDP`, which stands for infinitely many of them and makes the dynamics
 known. `expert` is a chain, (s, s') pairs or an occupancy table. Each method returns a `BaselineResult`. All of them
 require that the expert's states are the learner's own.

@@ -61,7 +61,7 @@ class BaselineResult:
 
 @dataclass(frozen=True, eq=False)
 class OfflineData:
-    """Action-labeled transitions and the estimated MDP; create it with ``from_transitions``, ``sample`` or ``exact``.
+    """Transitions with actions, and the estimated MDP; create it with ``from_transitions``, ``sample`` or ``exact``.
 
     Attributes
     ----------

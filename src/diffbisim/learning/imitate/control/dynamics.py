@@ -40,7 +40,7 @@ LOGISTIC_RIDGE, NEWTON_STEPS = 1e-5, 12
 HELD_OUT = 10  # one in this many steps is held out
 
 #: Residuals above this multiple of the median are down-weighted.
-FAR = 5.0
+OUTLIER_FACTOR = 5.0
 
 #: Size of the noise added to states, in standard deviations of s' - s.
 NOISE = 0.02
@@ -174,7 +174,7 @@ def robust(inputs: Floats, targets: Floats, rng: int | np.random.Generator) -> R
     generator = np.random.default_rng(rng)
     seed = int(generator.integers(2**31))
     missed = np.linalg.norm(Ridge(inputs, targets, seed)(inputs) - targets, axis=1)
-    mass = np.minimum(1.0, FAR * np.median(missed) / np.maximum(missed, 1e-12))
+    mass = np.minimum(1.0, OUTLIER_FACTOR * np.median(missed) / np.maximum(missed, 1e-12))
     return Ridge(inputs, targets, seed, mass[:, None])
 
 

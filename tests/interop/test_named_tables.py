@@ -42,10 +42,10 @@ def test_rows_and_columns_go_by_name(rows, columns, library):
     if library == "xarray":
         table = xr.DataArray(table, dims=("now", "next"))
     chain = db.MarkovChain(table)
-    assert chain.labels == tuple(shuffled(rows))
+    assert chain.names == tuple(shuffled(rows))
     assert np.array_equal(chain.transition, P[np.ix_(rows, rows)])
-    same = db.MarkovChain(table, labels=NAMES)  # labels that are given decide on the order
-    assert same.labels == tuple(NAMES)
+    same = db.MarkovChain(table, names=NAMES)  # names that are given decide on the order
+    assert same.names == tuple(NAMES)
     assert np.array_equal(same.transition, P)
 
 
@@ -59,22 +59,22 @@ def test_columns_in_another_order_do_not_change_the_distance():
 
 
 def test_a_default_index_is_no_names():
-    assert db.MarkovChain(pd.DataFrame(P)).labels is None
-    assert db.MarkovChain(pl.DataFrame(P)).labels is None
-    assert db.MarkovChain(xr.DataArray(P)).labels is None
+    assert db.MarkovChain(pd.DataFrame(P)).names is None
+    assert db.MarkovChain(pl.DataFrame(P)).names is None
+    assert db.MarkovChain(xr.DataArray(P)).names is None
     turned = pd.DataFrame(P)[[2, 0, 1]]  # but numbers that were moved are
     assert np.array_equal(db.MarkovChain(turned).transition, P)
-    assert db.MarkovChain(turned).labels is None
+    assert db.MarkovChain(turned).names is None
     below = db.MarkovChain(pd.DataFrame(P).loc[[2, 0, 1]])
-    assert below.labels == (2, 0, 1)
+    assert below.names == (2, 0, 1)
     assert np.array_equal(below.transition, P[np.ix_([2, 0, 1], [2, 0, 1])])
-    assert np.array_equal(db.MarkovChain(pd.DataFrame(P), labels=NAMES).transition, P)
+    assert np.array_equal(db.MarkovChain(pd.DataFrame(P), names=NAMES).transition, P)
 
 
 def test_names_of_several_levels_are_tuples():
     index = pd.MultiIndex.from_tuples([("x", 1), ("x", 2), ("y", 1)])
     chain = db.MarkovChain(frame(P, index, index)[[("y", 1), ("x", 1), ("x", 2)]], initial=("x", 2))
-    assert chain.labels == (("x", 1), ("x", 2), ("y", 1))
+    assert chain.names == (("x", 1), ("x", 2), ("y", 1))
     assert np.array_equal(chain.transition, P)
     assert np.array_equal(chain.initial, [0, 1, 0])
 
@@ -91,17 +91,17 @@ def test_names_of_several_levels_are_tuples():
         (frame(rows=["a", "b", None], columns=["a", "b", None]), {}, "a missing value"),
         (
             frame(),
-            {"labels": ["a", "b", "z"]},
-            "the row index of transition names 'c', which is not a known state (the labels are 'a',",
+            {"names": ["a", "b", "z"]},
+            "the row index of transition names 'c', which is not a known state (the names are 'a',",
         ),
-        (frame(rows=None), {}, "transition names its columns ('a', 'b', 'c') but not its rows; pass labels=[...]"),
+        (frame(rows=None), {}, "transition names its columns ('a', 'b', 'c') but not its rows; pass names=[...]"),
         (frame(columns=None), {}, "transition names its rows ('a', 'b', 'c') but not its columns"),
         (pl.DataFrame(P, schema=NAMES), {}, "transition names its columns ('a', 'b', 'c') but not its rows"),
         (frame().iloc[:2], {}, "transition has shape (2, 3); it must be square"),
         (
             [frame().loc["a"], frame().loc["b"], frame().loc["c"]],
             {},
-            "transition is a list of labeled rows; combine them",
+            "transition is a list of named rows; combine them",
         ),
     ],
 )
@@ -110,11 +110,11 @@ def test_names_that_do_not_match(table, options, message):
         db.MarkovChain(table, **options)
 
 
-def test_labels_name_the_side_without_names():
+def test_names_are_given_to_the_side_without_names():
     columns = ["c", "a", "b"]
-    chain = db.MarkovChain(pl.DataFrame(P[:, [2, 0, 1]], schema=columns, orient="row"), labels=NAMES)
+    chain = db.MarkovChain(pl.DataFrame(P[:, [2, 0, 1]], schema=columns, orient="row"), names=NAMES)
     assert np.array_equal(chain.transition, P)
-    assert chain.labels == tuple(NAMES)
+    assert chain.names == tuple(NAMES)
 
 
 # --- rewards, starts, costs -------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_vectors_go_by_name(order):
     as_array = {name: xr.DataArray(value, dims="state") for name, value in as_series.items()}
     as_mapping = {name: value.to_dict() for name, value in as_series.items()}
     for options in (as_series, as_array, as_mapping):
-        chain = db.MarkovChain(P, labels=NAMES, **options)
+        chain = db.MarkovChain(P, names=NAMES, **options)
         assert np.array_equal(chain.rewards, r)
         assert np.array_equal(chain.initial, start)
         assert np.array_equal(chain.with_initial(options["initial"]).initial, start)
@@ -137,9 +137,9 @@ def test_vectors_go_by_name(order):
 
 
 def test_without_an_index_of_its_own_a_series_goes_by_position():
-    assert np.array_equal(db.MarkovChain(P, rewards=pd.Series([1, 2, 4]), labels=NAMES).rewards, [1, 2, 4])
-    assert np.array_equal(db.MarkovChain(P, rewards=pl.Series([1, 2, 4]), labels=NAMES).rewards, [1, 2, 4])
-    assert np.array_equal(db.MarkovChain(P, rewards=pd.Series([1, 2, 4]), labels=[2, 0, 1]).rewards, [4, 1, 2])
+    assert np.array_equal(db.MarkovChain(P, rewards=pd.Series([1, 2, 4]), names=NAMES).rewards, [1, 2, 4])
+    assert np.array_equal(db.MarkovChain(P, rewards=pl.Series([1, 2, 4]), names=NAMES).rewards, [1, 2, 4])
+    assert np.array_equal(db.MarkovChain(P, rewards=pd.Series([1, 2, 4]), names=[2, 0, 1]).rewards, [4, 1, 2])
 
 
 def test_a_start_may_leave_out_states_and_rewards_may_not():
@@ -149,7 +149,7 @@ def test_a_start_may_leave_out_states_and_rewards_may_not():
     with pytest.raises(InvalidChain, match="rewards names 'z', which is not a known state"):
         db.MarkovChain(frame(), rewards=pd.Series([1, 2, 3, 4], [*NAMES, "z"]))
     with pytest.raises(
-        InvalidChain, match=re.escape("rewards names 'a', which is not a known state (there are no labels)")
+        InvalidChain, match=re.escape("rewards names 'a', which is not a known state (there are no names)")
     ):
         db.MarkovChain(P, rewards=pd.Series([1, 2, 3], NAMES))
     with pytest.raises(InvalidChain, match="rewards names 'a' twice"):
@@ -165,14 +165,14 @@ def test_costs_go_by_name():
     for cost in (named, xr.DataArray(named), lambda X, Y: named):
         assert np.array_equal(db.distance(X, Y, cost).problem.cost, table)
     for wrong, message in (
-        (named.T, "the row index of cost names 'v', which is not a known state of X (the labels are 'a', 'b', 'c')"),
+        (named.T, "the row index of cost names 'v', which is not a known state of X (the names are 'a', 'b', 'c')"),
         (named.loc[["c", "a"]], "the row index of cost has no entry for state of X 'b'"),
         (named.rename(columns={"v": "w"}), "the column index of cost names 'w', which is not a known state of Y"),
     ):
         with pytest.raises(InvalidCost, match=re.escape(message)):
             db.distance(X, Y, wrong)
     bare = db.MarkovChain(P)
-    with pytest.raises(InvalidCost, match=re.escape("which is not a known state of X (there are no labels)")):
+    with pytest.raises(InvalidCost, match=re.escape("which is not a known state of X (there are no names)")):
         db.distance(bare, Y, named)
 
 
@@ -183,7 +183,7 @@ def test_mdps_go_by_name():
     stay, move = np.eye(3), P
     r = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     pi = np.array([[0.5, 0.5], [1.0, 0.0], [0.25, 0.75]])
-    known = db.MDP([stay, move], rewards=r, labels=NAMES, actions=["stay", "move"], initial=[0, 0.5, 0.5])
+    known = db.MDP([stay, move], rewards=r, names=NAMES, actions=["stay", "move"], initial=[0, 0.5, 0.5])
     turned = ["c", "a", "b"]
     kernels = [frame(stay), frame(move).loc[turned, ["b", "a", "c"]]]
     table = xr.DataArray(np.stack([move, stay]), [("action", ["move", "stay"]), ("now", NAMES), ("next", NAMES)])
@@ -192,10 +192,10 @@ def test_mdps_go_by_name():
     for mdp in (
         db.MDP(kernels, rewards=rewards, actions=["stay", "move"], initial=start),
         db.MDP({"stay": kernels[0], "move": kernels[1]}, rewards=rewards, initial=start),
-        db.MDP({"move": move, "stay": stay}, rewards=rewards, labels=NAMES, actions=["stay", "move"], initial=start),
+        db.MDP({"move": move, "stay": stay}, rewards=rewards, names=NAMES, actions=["stay", "move"], initial=start),
         db.MDP(table, rewards=rewards, actions=["stay", "move"], initial=start),
     ):
-        assert (mdp.labels, mdp.actions) == (tuple(NAMES), ("stay", "move"))
+        assert (mdp.names, mdp.actions) == (tuple(NAMES), ("stay", "move"))
         assert np.array_equal(mdp.rewards, r)
         assert np.array_equal(mdp.initial, known.initial)
         for a in range(2):
@@ -264,7 +264,7 @@ def test_missing_values_are_no_states(missing, make):
 @pytest.mark.parametrize("library", [pd, pl])
 def test_integers_with_gaps_are_not_floats(library):
     whole = library.Series([0, 1, 1])
-    assert db.MarkovChain.from_transitions(whole, whole).labels is None
+    assert db.MarkovChain.from_transitions(whole, whole).names is None
     with pytest.raises(InvalidData, match="a missing value"):
         db.MarkovChain.from_transitions(library.Series([0, None, 1]), whole)
 
@@ -272,7 +272,7 @@ def test_integers_with_gaps_are_not_floats(library):
 def test_dates_stay_dates():
     days = pd.Series(pd.to_datetime(["2024-01-02", "2024-01-01"]))
     chain = db.MarkovChain.from_transitions(days, days[::-1].reset_index(drop=True))
-    assert chain.labels == (days[1], days[0])
+    assert chain.names == (days[1], days[0])
     assert chain.index(pd.Timestamp("2024-01-02")) == 1
     assert db.MarkovChain.from_transitions(xr.DataArray(days), xr.DataArray(days)).n_states == 2
 
@@ -284,7 +284,7 @@ def test_a_table_is_no_list_of_trajectories(table):
 
 
 def test_planning_and_identification_go_by_name():
-    mdp = db.MDP([np.eye(3), P], labels=NAMES, actions=["stay", "move"])
+    mdp = db.MDP([np.eye(3), P], names=NAMES, actions=["stay", "move"])
     r = np.array([0.0, 1.0, 4.0])
     turned = pd.Series(r, NAMES)[["c", "a", "b"]]
     assert np.array_equal(optimal_policy(mdp, 0.9, turned), optimal_policy(mdp, 0.9, r))
@@ -292,6 +292,6 @@ def test_planning_and_identification_go_by_name():
     found = optimal_policy(mdp, 0.1, table.loc[["b", "c", "a"], ["move", "stay"]])
     assert np.array_equal(found, [1, 0, 1])
     data = db.Transitions.from_trajectories([["a", "b", "c", "b", "a", "b"]])
-    options = {"replicates": 0, "steps": 3}
+    options = {"replicates": 0, "max_iterations": 3}
     fits = [db.identify(data, rewards=rewards, **options).fit.distance.value for rewards in (r, turned)]
     assert fits[0] == fits[1]
