@@ -325,11 +325,11 @@ MODES = {
         ("start", "cost", "discount", "bounds", "confidence", "time_limit", "progress", "rng"),
     ),
     "identify": Mode(
-        db.identify, {"data": A, "kernel": Made(drift), "rewards": [0.0, 1.0, 3.0], "replicates": 2, "tol": 1e-1},
+        db.identify, {"data": A, "kernel": Made(drift), "rewards": [0.0, 1.0, 3.0], "replicates": 2, "tol": 1e-3},
         identified,
         RESAMPLED | {
             "cost": changes("indicator"), "discount": changes(0.5), "initial": changes(2),
-            "rewards": changes([5.0, 0.0, 1.0]), "replicates": changes(3),
+            "rewards": changes([5.0, 0.0, 1.0]), "replicates": changes(8),
             "confidence": changes(0.5), "rng": changes(5),
             "unseen": changes("uniform", data=GAPS, usual="self-loop"),
         },

@@ -224,8 +224,7 @@ def solve(question, option="full", end="to the end", threads=1, warm=None, seed=
 @contextmanager
 def split_small_work(threads):
     """With two threads, let them share even the smallest sweep."""
-    from diffbisim import stopping
-    from diffbisim.common import parallel
+    from diffbisim.common import parallel, stopping
     from diffbisim.solvers.exact import transports
 
     with pytest.MonkeyPatch.context() as patch:

@@ -33,8 +33,7 @@ import scipy.sparse as sp
 
 import diffbisim as db
 from cases import run_all
-from diffbisim import stopping
-from diffbisim.common import parallel
+from diffbisim.common import parallel, stopping
 from diffbisim.results.base import Status
 from diffbisim.solvers import Exact, LinearProgram, SinkhornPolicy, SinkhornValue, Somcot
 from diffbisim.solvers.exact import small, transports

@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse as sp
 
 import diffbisim as db
+from diffbisim.problems import Discounted
 from diffbisim.solvers import Exact
 
 FORK = "fork" in multiprocessing.get_all_start_methods()
@@ -264,7 +265,7 @@ def test_pairwise_says_how_many_did_not_converge():
 class Failing:
     """A solver that fails on the second problem."""
 
-    name, tol, threads, samples, criteria = "failing", 1e-8, 1, False, ("discounted",)
+    name, tol, threads, samples, solves = "failing", 1e-8, 1, False, (Discounted,)
 
     def solve(self, problem, warm=None, callback=None):
         if problem.shape == (1, 3):

@@ -29,8 +29,9 @@ NUMBERED = [
 def described(entry):
     """What an entry of the reference stands for."""
     module, _, name = entry.rpartition(".")
-    module = diffbisim._MODULES.get(module, module)
-    return getattr(import_module(f"diffbisim.{module}".rstrip(".")), name)
+    first, _, rest = module.partition(".")
+    module = ".".join(part for part in ("diffbisim", diffbisim._MODULES.get(first, first), rest) if part)
+    return getattr(import_module(module), name)
 
 
 def public():
@@ -92,7 +93,7 @@ def test_a_row_of_the_map_names_what_exists(row):
     _, here, tested = row
     files = re.findall(r"`([\w/]+\.py)`", here + tested)
     assert [name for name in files if not any((top / name).exists() for top in (ROOT, ROOT / "src/diffbisim"))] == []
-    code = [text for text in re.findall(r"`([^`]+)`", here) if not text.endswith((".py", "/"))]
+    code = [text for text in re.findall(r"`([^`]+)`", here) if not text.endswith((".py", ".hpp", "/"))]
     words = [word for text in code for word in re.findall(r"[A-Za-z_]\w+", re.sub(r"\".*?\"|=\s*\w+", "", text))]
     assert [word for word in words if word not in defined_below("src", "*.py") | OF_THE_TEXT] == []
     assert "test_" in tested

@@ -10,9 +10,10 @@ import scipy.optimize
 
 import diffbisim as db
 from cases import each
+from diffbisim import Status as Outcome
 from diffbisim.common.errors import InvalidArgument, InvalidCost, InvalidData, MissingExtra
 from diffbisim.learning.imitate import baselines
-from diffbisim.learning.imitate.baselines import OfflineData, Outcome
+from diffbisim.learning.imitate.baselines import OfflineData
 from diffbisim.learning.imitate.baselines.data import checked
 from diffbisim.processes.examples import equal_marginals_mdp, imitation_chain, soft_right_policy
 

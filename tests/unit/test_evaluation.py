@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from diffbisim.data.examples import random_chain, random_sparse_chain
-from diffbisim.stopping import engine_run
 
 import diffbisim as db
-from diffbisim import _engine, stopping
+from diffbisim import _engine
+from diffbisim.common import stopping
+from diffbisim.common.stopping import engine_run
+from diffbisim.processes.examples import random_chain, random_sparse_chain
 from diffbisim.solvers import Exact, SinkhornPolicy
 from diffbisim.solvers.exact import small, transports
 from diffbisim.solvers.exact.evaluation import PairChain, Plans

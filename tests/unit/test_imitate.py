@@ -16,6 +16,7 @@ from diffbisim.learning.imitate.environment import Sampling
 from diffbisim.learning.imitate.expert import standard_error
 from diffbisim.learning.imitate.updates import PolicyUpdate
 from diffbisim.learning.optimize.steps import Bundle, Cut, least_distance
+from diffbisim.problems import Discounted
 from diffbisim.processes.environments import as_env
 from diffbisim.solvers import Exact
 
@@ -404,7 +405,7 @@ class Loose:
     """True bounds, but far apart, and the value at the lower one."""
 
     samples = False
-    criteria = ("discounted",)
+    solves = (Discounted,)
 
     def solve(self, problem, warm=None, callback=None):
         return replace(Exact().solve(problem), value=0.0, lower=0.0)

@@ -11,7 +11,6 @@ import typer
 
 from diffbisim.cli import common as cli
 from diffbisim.cli.estimate import estimate_report, on_the_same_states, read_both, read_sides
-from diffbisim.common.checks import check_probability
 from diffbisim.common.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ def compare(
 ) -> None:
     """Test whether groups of sequences differ, and in which states; for two groups also estimate by how much."""
     import diffbisim as db
+    from diffbisim.common.checks import check_probability
 
     cli.check_output(output, ".json")
     confidence = 1 - check_probability(alpha, "alpha")

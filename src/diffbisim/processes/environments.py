@@ -27,6 +27,8 @@ from diffbisim.processes.chain import Transitions
 from diffbisim.processes.mdp import MDP
 from diffbisim.processes.stochastic import Successors, as_generator
 
+__all__ = ["Rollouts", "as_env", "from_env", "rollouts"]
+
 #: The spaces that must be discrete, and the start of a call that discretizes them.
 SPACES = {
     "observation_space": "TransformObservation(env, number_of_observation",

@@ -27,6 +27,8 @@ from diffbisim.common.errors import InvalidArgument
 from diffbisim.common.names import entries_and_names, in_order
 from diffbisim.processes.mdp import MDP
 
+__all__ = ["Values", "expected_return", "optimal_policy", "optimal_values", "policy_values"]
+
 
 def action_values(mdp: MDP, v: Floats) -> Floats:
     """Return ``Σ_s' P_a(s,s') v(s')``, (n, n_actions); ``v`` is (n,), or (n, n) with a value per transition (s,s')."""

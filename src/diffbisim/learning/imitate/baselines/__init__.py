@@ -22,12 +22,10 @@ from diffbisim.learning.imitate.baselines.counting import behavioral_cloning, io
 from diffbisim.learning.imitate.baselines.data import BaselineResult, OfflineData
 from diffbisim.learning.imitate.baselines.likelihood import maximum_likelihood
 from diffbisim.learning.imitate.baselines.programs import lobs_dice, pw_dice, smodice, state_matching
-from diffbisim.results.base import Status as Outcome
 
 __all__ = [
     "BaselineResult",
     "OfflineData",
-    "Outcome",
     "behavioral_cloning",
     "iostom_style",
     "lobs_dice",
