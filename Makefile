@@ -112,5 +112,5 @@ $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt $(ENGINE)
 	@touch $@
 
 $(VENV)/.ready-lint $(VENV)/.ready-docs $(VENV)/.ready-bench: $(VENV)/.ready-%: $(VENV)/.ready
-	$(PIP) -e ".[$*]"
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) --no-build-isolation -e ".[$*]"
 	@touch $@
