@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from diffbisim.common.arrays import frozen, lazy, read_only
 from diffbisim.common.checks import freeze
-from diffbisim.results.contributions import Contributions
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.results.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
+from diffbisim.common.names import find_state
 from diffbisim.io.arrays import json_array
 from diffbisim.io.files import replacing
-from diffbisim.common.names import find_state
-from diffbisim.common.arrays import frozen, lazy, read_only
 from diffbisim.problems.base import ChainProblem
+from diffbisim.results.contributions import Contributions
 from diffbisim.results.coupling import Coupling
+from diffbisim.results.gradient import Duals, Gradient, dual_certificates, gradient_of, implicit_reward
 
 Array = NDArray[np.float64]
 
@@ -158,7 +158,9 @@ class DistanceResult(HasStatus):
     work: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.__dict__["history"] = tuple(row if isinstance(row, HistoryRow) else HistoryRow(row) for row in self.history)
+        self.__dict__["history"] = tuple(
+            row if isinstance(row, HistoryRow) else HistoryRow(row) for row in self.history
+        )
         self.__dict__["work"] = HistoryRow(self.work)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

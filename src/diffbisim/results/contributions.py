@@ -7,8 +7,8 @@ it leads to, and in all later ones.
 
 *What causes it.* If both processes have the same states, the causes are the rows of the kernels that differ, and the
 initial distributions (solvers/causes.py). ``size`` is the first-order contribution of a row to the distance. Large
-contributions need not be significant: between two datasets (permutation.py), ``z`` is the deviation of a row in standard
-errors, and ``p_value`` the probability that the largest z over all rows is this large by chance.
+contributions need not be significant: between two datasets (permutation.py), ``z`` is the deviation of a row in
+standard errors, and ``p_value`` the probability that the largest z over all rows is this large by chance.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from diffbisim.common.checks import Floats, check_count, freeze
-from diffbisim.problems.discounted import Discounted
-from diffbisim.common.errors import InvalidArgument
 from diffbisim.common.arrays import lazy
+from diffbisim.common.checks import Floats, check_count, freeze
+from diffbisim.common.errors import InvalidArgument
+from diffbisim.problems.discounted import Discounted
 
 if TYPE_CHECKING:
     from rich.table import Table

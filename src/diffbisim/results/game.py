@@ -16,6 +16,7 @@ from diffbisim.processes.planning import action_rewards
 from diffbisim.results.base import DistanceResult, conditional
 from diffbisim.results.gradient import ReadOnly, centered_rows, centered_start
 
+
 class Move(NamedTuple):
     """The adversary's action at a pair of states and the best reply, for "lax" and "directed"."""
 

@@ -28,8 +28,8 @@ from scipy import sparse
 
 from diffbisim.common.checks import dense, freeze
 from diffbisim.common.errors import InvalidArgument
-from diffbisim.results.coupling import Coupling
 from diffbisim.processes.stochastic import Successors
+from diffbisim.results.coupling import Coupling
 
 Array = NDArray[np.float64]
 

@@ -9,16 +9,14 @@ that takes long and was not requested, replaced by bounds that hold for all prob
 (:func:`verified`). No file, of whatever size, can thus present its own bounds as certified.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
-from diffbisim.problems import PROBLEMS, Discounted, FiniteHorizon, Game, Problem
-from diffbisim.processes.chain import MarkovChain
 from diffbisim.common.errors import InvalidData
 from diffbisim.io.arrays import (
     entry,
@@ -27,7 +25,6 @@ from diffbisim.io.arrays import (
     is_number,
     is_row,
     json_array,
-    numbers,
     part,
     prefixed,
     read_archive,
@@ -35,6 +32,8 @@ from diffbisim.io.arrays import (
 )
 from diffbisim.io.files import refusing, replacing
 from diffbisim.io.npz import chain_from_arrays
+from diffbisim.problems import PROBLEMS, Discounted, FiniteHorizon, Game, Problem
+from diffbisim.processes.chain import MarkovChain
 from diffbisim.results.base import DistanceResult, Status
 from diffbisim.results.game import MDPResult
 from diffbisim.results.horizon import HorizonResult

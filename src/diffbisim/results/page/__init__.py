@@ -33,12 +33,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from diffbisim import __version__
-from diffbisim.problems.horizon import FiniteHorizon
-from diffbisim.processes.chain import MarkovChain
 from diffbisim.common.checks import Floats
-from diffbisim.results.contributions import Contributions
 from diffbisim.common.errors import InvalidArgument, MissingExtra
 from diffbisim.io.files import replacing
+from diffbisim.problems.horizon import FiniteHorizon
+from diffbisim.processes.chain import MarkovChain
+from diffbisim.results.contributions import Contributions
 
 if TYPE_CHECKING:
     from diffbisim.results.base import DistanceResult
@@ -80,7 +80,9 @@ def explore(result: Any, path: str | Path, *, names: tuple[str, str] = ("X", "Y"
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise MissingExtra("the page needs plotly and networkx: pip install 'diffbisim[explore]'") from error
-    parts = {name: (files("diffbisim.results.page") / f"page.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
+    parts = {
+        name: (files("diffbisim.results.page") / f"page.{name}").read_text(encoding="utf-8") for name in ("css", "js")
+    }
     data = json.dumps(page_data(result, names), allow_nan=False, separators=(",", ":"))
     parts |= {"data": data.replace("<", "\\u003c"), "plotly": get_plotlyjs(), "version": __version__}
     text = (files("diffbisim.results.page") / "page.html").read_text(encoding="utf-8")

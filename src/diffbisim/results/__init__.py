@@ -1,0 +1,1 @@
+"""What comes back: the results of all solvers, gradients, contributions, pages and files."""
