@@ -74,6 +74,7 @@ _NAMES = {
 #: Where the public modules are.
 _MODULES = {
     "solvers": "solvers",
+    "problems": "problems",
     "io": "io",
     "plot": "plot",
     "torch": "torch",
@@ -91,6 +92,7 @@ __all__ = [*_NAMES, *_MODULES, "__version__"]
 if TYPE_CHECKING:
     from diffbisim import io as io
     from diffbisim import plot as plot
+    from diffbisim import problems as problems
     from diffbisim import solvers as solvers
     from diffbisim.common.errors import ConvergenceWarning as ConvergenceWarning
     from diffbisim.common.errors import DiffbisimError as DiffbisimError

@@ -17,6 +17,7 @@ Each criterion is a class of its own (discounted.py, average.py, total.py, horiz
 the validation of its arguments, what its value means in words, and how it is saved.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -30,7 +31,7 @@ from diffbisim.processes.chain import MarkovChain
 from diffbisim.processes.cost import ground_cost
 
 
-class Problem:
+class Problem(ABC):
     """Two processes ``x`` and ``y``, and what is asked of them. Subclasses are immutable, and compared by content."""
 
     #: Its name, for ``criterion=``, messages and files.
@@ -62,7 +63,7 @@ class Problem:
 
     @property
     def step(self) -> float:
-        """The weight of the cost of one step: U = step c + discount OT_U."""
+        """The weight of the cost of one step, as in U = step c + discount OT_U."""
         return 1.0
 
     @property
@@ -71,9 +72,9 @@ class Problem:
         return bool(self.x.is_sparse or self.y.is_sparse)
 
     @property
+    @abstractmethod
     def compared(self) -> str:
         """The rewards of model checkers that the value bounds, in words."""
-        raise NotImplementedError
 
     def property_bound(self, upper: float) -> float:
         """Return the bound on the difference of expected rewards that follows from an upper bound on the value."""
@@ -88,9 +89,9 @@ class Problem:
         """Return bounds on the value that hold for all processes with these costs."""
         return float(self.cost.min()), self.scale
 
+    @abstractmethod
     def arrays(self) -> dict[str, Any]:
         """Return the problem as named arrays, for files."""
-        raise NotImplementedError
 
     def metadata(self) -> dict[str, Any]:
         """Return what files store besides, as JSON."""
