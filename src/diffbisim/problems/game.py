@@ -162,7 +162,7 @@ class Game(Problem):
 
     @property
     def public_shape(self) -> tuple[int, ...]:
-        """The shape of a user's cost table: (n_actions, n_X, n_Y), or (n_A, n_B, n_X, n_Y)."""
+        """The shape of a user's cost table, (n_actions, n_X, n_Y) or (n_A, n_B, n_X, n_Y)."""
         actions = (len(self.choices),) if self.actions == "matched" else (self.x.n_actions, self.y.n_actions)
         return *actions, *self.shape
 
