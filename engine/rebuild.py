@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def rebuild() -> None:
     """Build the engine if a source is newer than it; raises ImportError if that fails."""
     modules = [*Path(__file__).parent.glob("_engine_*.so"), *Path(__file__).parent.glob("_engine_*.pyd")]
-    sources = [path for path in (ROOT / "engine").iterdir() if path.suffix in (".cpp", ".hpp", ".txt")]
+    sources = [path for path in (ROOT / "engine").glob("*") if path.suffix in (".cpp", ".hpp", ".txt")]
     if not modules or not sources or _latest(sources) <= min(path.stat().st_mtime_ns for path in modules):
         return
     with open(ROOT / "build" / "rebuilding", "w") as lock:
