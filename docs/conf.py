@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import sys
 import textwrap
 import warnings
 from functools import partial
@@ -18,6 +19,9 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 import diffbisim
+
+# The reference names public modules as users do, such as diffbisim.planning, and Sphinx imports what it names.
+sys.modules.update({f"diffbisim.{name}": getattr(diffbisim, name) for name in diffbisim._MODULES})
 
 project = "diffbisim"
 author = "The diffbisim developers"
