@@ -71,7 +71,7 @@ def test_the_level_can_be_chosen():
         return done.stdout.strip() or done.stderr.splitlines()[-1]
 
     assert level("baseline") == "baseline"
-    assert level("") == _engine.level
+    assert level("") == _engine_baseline.best_level()
     assert "DIFFBISIM_ENGINE is 'v9'; use 'baseline' or 'v3'" in level("v9")
 
 
