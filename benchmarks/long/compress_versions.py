@@ -37,7 +37,7 @@ def work() -> None:
     warnings.simplefilter("ignore")
     for warm in range(8):  # whatever a version does when it is first called
         X, k, γ = chain(10**6, warm)
-        db.compress(X, k, γ, restarts=2, max_iterations=1, executor=Inline())
+        db.compress(X, k, γ, restarts=2, executor=Inline())
     for line in sys.stdin:
         X, k, γ = chain(*map(int, line.split()))
         began = time.process_time()

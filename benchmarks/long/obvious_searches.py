@@ -36,7 +36,6 @@ from scipy.cluster.vq import kmeans2
 from scipy.optimize import minimize
 
 import diffbisim as db
-from diffbisim.reduction.abstraction import search
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from oracles import abstraction, games
@@ -88,6 +87,8 @@ def large(seed: int, count: int) -> None:
 
 
 def beyond(seed: int, count: int) -> None:
+    from diffbisim.reduction.abstraction import search
+
     found, spent, few = [], 0.0, search.MOST_PARTITIONS
     for case in range(count):
         rng = np.random.default_rng([45, seed, case])
