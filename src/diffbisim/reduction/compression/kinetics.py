@@ -183,6 +183,8 @@ def _slow_modes(P: Any, π: Array, k: int) -> Modes:
     S = (B + B.T) / 2
     if n <= MAX_DIRECT_STATES:
         λ, V = scipy.linalg.eigh(S.toarray(), subset_by_index=(n - k, n - 1))
+        if λ.size < k:  # LAPACK's selection may find none in matrices with entries near the smallest number
+            λ, V = (part[..., -k:] for part in scipy.linalg.eigh(S.toarray(), driver="evd"))
     else:
         try:
             λ, V = eigsh(S, k, which="LA", v0=s, ncv=max(4 * k, 40), maxiter=MOST_RESTARTS)
