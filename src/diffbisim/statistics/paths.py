@@ -426,8 +426,8 @@ def _too_wide(cells: Cells, x: Any, y: Any) -> str:
                 f"cells are wider than the steps of {name}: the median step is {np.median(length[moving]):.3g}, the "
                 f"median radius of the {cells.n_states} cells that steps start in {np.median(radius[moving]):.3g} (in "
                 "units of scale), so that the chain on cells would hardly move. Use more cells (n_states= of "
-                "diffbisim.statistics.estimate_paths), fewer coordinates, or every m-th point of the trajectories, "
-                "with longer steps"
+                "diffbisim.statistics.paths.estimate_paths), fewer coordinates, or every m-th point of the "
+                "trajectories, with longer steps"
             )
     return ""
 
